@@ -35,6 +35,7 @@ class _Inner(msgspec.Struct):
     message: str | None = None
     code: Any = None
     """A word from OpenAI, a number from vLLM."""
+    type: Any = None
     param: str | None = None
     n_prompt_tokens: int | None = None
     n_ctx: int | None = None
@@ -48,6 +49,8 @@ class _Outer(msgspec.Struct):
     error: _Inner | str | None = None
     message: str | None = None
     param: str | None = None
+    code: Any = None
+    type: Any = None
     detail: list[_Location] | str | None = None
 
 
@@ -60,6 +63,8 @@ class _Refusal(msgspec.Struct, frozen=True):
     tokens: int | None = None
     limit: int | None = None
     code: str | None = None
+    words: tuple[object, ...] = ()
+    """The code and the type of the error, as the engine wrote them."""
     served: tuple[str, ...] = ()
     """The names under which engines serve the model, which callers do not learn."""
     others: Collection[str] = ()
@@ -99,6 +104,9 @@ def fault_from_reply(
         if mistake.pattern.search(refusal.text):
             message = mistake.message or explained(refusal.text, served, others) or _GENERAL
             return Fault(Kind.INVALID_VALUE, message, param=mistake.param or refusal.subject, detail=detail)
+    if status == NO_CREDIT or (status < 500 and (not ACCOUNT_WORDS.isdisjoint(_texts(refusal.words)) or _ACCOUNT.match(refusal.text))):
+        detail = f"engine answered {status}: the account at its provider has no credit or quota left"
+        return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", detail=detail)
     if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(refusal.text)):
         retry = of_busy_engine(retry_after)
         asked_s = 0.0 if retry_after is None else retry.after_s or 0.0
@@ -124,12 +132,17 @@ def _read(body: bytes, endpoint: Endpoint) -> _Refusal:
         inner = outer.error
         code = inner.code if isinstance(inner.code, str) else None
         text = whole_tokens(inner.message or "")
-        return _Refusal(text, _path(inner.param or _location_in(text)), endpoint, inner.n_prompt_tokens, inner.n_ctx, code)
+        words = (inner.code, inner.type)
+        return _Refusal(text, _path(inner.param or _location_in(text)), endpoint, inner.n_prompt_tokens, inner.n_ctx, code, words)
     if isinstance(outer.detail, list):
         place = outer.detail[0].loc if outer.detail else []
         return _Refusal("", _path(".".join(map(str, place))), endpoint)
     text = whole_tokens(outer.error or outer.message or outer.detail or "")
-    return _Refusal(text, _path(outer.param or _location_in(text)), endpoint)
+    return _Refusal(text, _path(outer.param or _location_in(text)), endpoint, words=(outer.code, outer.type))
+
+
+def _texts(words: tuple[object, ...]) -> set[str]:
+    return {word for word in words if isinstance(word, str)}
 
 
 def _location_in(text: str) -> str | None:
@@ -287,6 +300,27 @@ BUSY_STATUSES: Final = (429, 503, 529)
 """Statuses of a busy engine; 529 is Dynamo's for a full queue."""
 GENERATION_FAILED: Final = 424
 """TGI's status for a model that failed behind its router; the request was right."""
+NO_CREDIT: Final = 402
+"""Status of hosted providers for an account without credit; no engine that an operator runs has a use for it."""
+ACCOUNT_WORDS: Final = frozenset(
+    {
+        "Arrearage",
+        "account_deactivated",
+        "billing_error",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "insufficient_balance",
+        "insufficient_credits",
+        "insufficient_quota",
+    }
+)
+"""Codes and types of hosted providers for an account without credit or quota: the account is the operator's."""
+_ACCOUNT: Final = re.compile(
+    r"Your credit balance is too low|You exceeded your current quota"
+    r"|Insufficient (?:balance|credits?|quota|funds)\b|Billing hard limit has been",
+    re.IGNORECASE,
+)
+"""The beginnings of their sentences; only beginnings, because callers' words can stand inside of one."""
 _BUSY: Final = re.compile(r"queue is full|after shutdown|currently busy|Loading model")
 _UNKNOWN_MODEL: Final = re.compile(
     r"The model `.{1,300}` does not exist|The following requested LoRA adapters are not loaded|Unknown (?:model|LoRA)\b"

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.attempt import ELSEWHERE
 from backends.dialects.errors import fault_from_reply as fault_at
 from backends.dialects.explanations import MAX_PASSED_CHARS
 from domain.ask import Endpoint
-from domain.faults import Fault, Kind
+from domain.faults import NEVER, Fault, Kind, Source
 
 
 def fault_from_reply(status: int, body: bytes, *, retry_after: bytes | None = None, served: tuple[str, ...] = ()) -> Fault:
@@ -175,3 +176,65 @@ def test_anything_becomes_a_fault(status: int, body: bytes) -> None:
     assert fault.message.isprintable()
     assert fault.message.isascii()
     assert len(fault.message) <= MAX_PASSED_CHARS + 60
+
+
+PROVIDERS: list[tuple[int, dict[str, object]]] = [
+    (
+        400,
+        {
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error",
+                "message": "Your credit balance is too low to access the API. Please go to Plans & Billing to upgrade.",
+            },
+        },
+    ),
+    (
+        429,
+        {
+            "error": {
+                "message": "You exceeded your current quota, please check your plan and billing details.",
+                "type": "insufficient_quota",
+                "param": None,
+                "code": "insufficient_quota",
+            }
+        },
+    ),
+    (
+        400,
+        {
+            "error": {
+                "message": "Billing hard limit has been reached",
+                "type": "invalid_request_error",
+                "code": "billing_hard_limit_reached",
+            }
+        },
+    ),
+    (402, {"error": {"message": "Insufficient Balance", "type": "unknown_error", "code": "invalid_request_error"}}),
+    (402, {"error": {"message": "Insufficient credits. Add more using the provider's page", "code": 402}}),
+    (
+        429,
+        {
+            "error": {
+                "message": "Your account is not active, please check your billing details on our website.",
+                "code": "billing_not_active",
+            }
+        },
+    ),
+    (400, {"code": "Arrearage", "message": "Access denied, please make sure your account is in good standing."}),
+    (403, {"error": {"message": "The account is out of credit.", "code": "insufficient_quota"}}),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), PROVIDERS)
+def test_the_operators_account_at_a_provider_is_no_mistake_of_the_caller(status: int, body: dict[str, object]) -> None:
+    fault = fault_from_reply(status, json.dumps(body).encode(), retry_after=b"60")
+    assert (fault.kind, fault.source, fault.message) == (Kind.ENGINE_ERROR, Source.ENGINE, "The engine serving this request failed.")
+    assert (fault.param, fault.code, fault.retry) == (None, None, NEVER)
+    assert fault.kind in ELSEWHERE
+    assert fault.detail == f"engine answered {status}: the account at its provider has no credit or quota left"
+
+
+@pytest.mark.parametrize("message", ["'Your credit balance is too low' is not a valid role", "max_tokens must be above the quota of 5"])
+def test_words_of_the_caller_do_not_look_like_the_operators_account(message: str) -> None:
+    assert fault_from_reply(400, nested(message)).source is Source.CALLER

@@ -275,6 +275,21 @@ async def test_a_long_plain_reply_streams_and_ends_short_when_it_breaks(broken: 
     assert connection.closed
 
 
+async def test_a_backend_whose_account_has_no_credit_is_named_in_the_log_and_another_one_answers() -> None:
+    def refuses(sink: Any) -> None:
+        sink.on_head(429, {b"content-type": b"application/json", b"retry-after": b"60"})
+        sink.on_data(b'{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}')
+        sink.on_end()
+
+    path = Path(a=Engine(refuses), b=Engine())
+    story = path.story()
+    assert await to(path, "a", "b", story=story)
+    assert (story.tried.failed, story.tried.backend) == (("a",), "b")
+    fault = await fault_of(to(path, "a"))
+    assert (fault.kind, fault.retry.should) == (Kind.ENGINE_ERROR, False)
+    assert "no credit" in (fault.detail or "")
+
+
 async def test_a_refusal_tells_no_other_names_of_the_deployment() -> None:
     def refuses(sink: Any) -> None:
         sink.on_head(400, {b"content-type": b"application/json"})
