@@ -27,8 +27,11 @@ _OPENING: Final = re.compile(rb'"embedding"\s*+:\s*+([\["])')
 _CUT_OPENING: Final = re.compile(rb'"embedding"\s*+(?::\s*+)?+$')
 _BASE64: Final = re.compile(rb'"(?:[A-Za-z0-9+/=]|\\/)*+"')
 _EMPTY: Final = b'"embedding":[]'
+_text = msgspec.json.Decoder(str).decode
 _numbers = msgspec.json.Decoder(list[float]).decode
-_MODEL: Final = re.compile(rb'"model"\s*+:\s*+"([^"\\]*+)"')
+_TOKEN: Final = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*+:)?|[{\[]|[}\]]|"', re.DOTALL)
+"""A string of JSON, perhaps a key, an opening or closing bracket, or the quote of a string that is cut."""
+_STRING: Final = re.compile(rb'\s*+("(?:[^"\\]|\\.)*+")', re.DOTALL)
 _MODEL_KEY: Final = b'"model"'
 
 
@@ -109,6 +112,29 @@ def _is_vector(value: bytes) -> bool:
 
 
 def model_named(body: bytes) -> str | None:
-    """The model that the beginning of a reply names; None where it names none yet."""
-    match = _MODEL.search(body)
-    return match[1].decode("utf-8", "replace") if match is not None else None
+    """The model that the beginning of a reply names in its own object, none further inside; None where it names none yet."""
+    depth = 0
+    for token in _TOKEN.finditer(body):
+        mark = token[0]
+        if mark in (b"{", b"["):
+            depth += 1
+        elif mark in (b"}", b"]"):
+            depth -= 1
+        elif mark == b'"':
+            return None
+        elif (
+            depth == 1
+            and token[2] is not None
+            and (token[1] == b"model" or (b"\\" in token[1] and string_of(b'"%b"' % token[1]) == "model"))
+        ):
+            value = _STRING.match(body, token.end())
+            return None if value is None else string_of(value[1])
+    return None
+
+
+def string_of(written: bytes) -> str | None:
+    """The text that a string of JSON stands for, quotes included in `written`; None where it is none."""
+    try:
+        return _text(written)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -20,7 +20,7 @@ from domain.ask import Ask, Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
-from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named
+from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named, string_of
 from gateway.http.edge.reply_document import (
     NOT_A_REPLY,
     PlainChunk,
@@ -42,6 +42,10 @@ are told apart, come as an event each. Nearly always it is one event for a token
 EVENTS_BESIDE: Final = 16
 """Events of a choice that carry no token: its role, what is left of a cut character or of a call, its end."""
 
+_ESCAPED_MODEL: Final = re.compile(
+    rb'("%b"\s*+:\s*+)("(?:[^"\\]|\\.)*+")' % b"".join(rb"(?:%c|\\u00%02x)" % (byte, byte) for byte in b"model"), re.DOTALL | re.IGNORECASE
+)
+"""The key `model` and its value, with any of their characters escaped; letters in capitals do no harm, since the value decides."""
 _NULL_USAGE: Final = re.compile(rb',\s*"usage"\s*:\s*null')
 
 
@@ -310,10 +314,11 @@ class RenameTap:
     """Gives the reply the public model name where the engines serve the model under others.
 
     Stands behind a judging tap, so it is fed whole events or a whole body. Replaces every `"model"` value that is a
-    served name; unescaped quotes cannot stand inside a JSON string, so no text of the answer is touched.
+    served name; unescaped quotes cannot stand inside a JSON string, so no text of the answer is touched. Characters that JSON writes as
+    escapes, as `a\\/b`, are looked at only where a reply has such escapes at all.
     """
 
-    __slots__ = ("_pattern", "_replacement")
+    __slots__ = ("_pattern", "_public", "_replacement", "_served")
 
     over = False
     fault: Fault | None = None
@@ -321,11 +326,19 @@ class RenameTap:
     def __init__(self, served: Collection[str], public: str) -> None:
         names = b"|".join(re.escape(msgspec.json.encode(name)) for name in sorted(served))
         self._pattern = re.compile(rb'("model"\s*:\s*)(?:' + names + rb")")
-        self._replacement = rb"\1" + msgspec.json.encode(public).replace(b"\\", b"\\\\")
+        self._public = msgspec.json.encode(public)
+        self._replacement = rb"\1" + self._public.replace(b"\\", b"\\\\")
+        self._served = frozenset(served)
 
     def feed(self, data: bytes) -> bytes:
         """Whole events or a whole body in, the same with the public name out."""
-        return self._pattern.sub(self._replacement, data)
+        data = self._pattern.sub(self._replacement, data)
+        if b"\\/" in data or b"\\u" in data:
+            return _ESCAPED_MODEL.sub(self._renamed, data)
+        return data
+
+    def _renamed(self, match: re.Match[bytes]) -> bytes:
+        return match[1] + self._public if string_of(match[2]) in self._served else match[0]
 
     def end(self) -> bytes:
         """Nothing is ever held."""

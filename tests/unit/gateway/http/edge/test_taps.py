@@ -334,6 +334,32 @@ def test_every_name_an_engine_has_for_its_model_is_replaced() -> None:
     assert out == b'{"model":"public"} {"model":"public"} {"model":"bxc"}'
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        rb'"model":"org\/m-1"',
+        rb'"model" : "\u006frg/m-1"',
+        rb'"model":"\u006Frg\/m\u002D1"',
+        rb'"m\u006fdel":"org/m-1"',
+        rb'"\u006dodel":"org\/m-1"',
+    ],
+)
+def test_a_name_is_replaced_however_its_json_is_written(written: bytes) -> None:
+    renamed = RenameTap({"org/m-1"}, "public")
+    text = rb'"text":"\"model\":\"org\/m-1\" \u00e9 \\","other":"org\/m-1"'
+    out = renamed.feed(b"data: {%b,%b}\n\n" % (text, written))
+    assert json.loads(out[6:]) == {"model": "public", "text": '"model":"org/m-1" \u00e9 \\', "other": "org/m-1"}
+    assert text in out
+
+
+def test_a_name_beyond_ascii_is_replaced_in_either_form() -> None:
+    renamed = RenameTap({"mod\u00e9l-\U0001f600"}, "public")
+    assert renamed.feed('{"model":"mod\u00e9l-\U0001f600"}'.encode()) == b'{"model":"public"}'
+    assert renamed.feed(rb'{"model":"mod\u00e9l-\ud83d\ude00"}') == b'{"model":"public"}'
+    broken = rb'{"model":"\ud83d\/"}'
+    assert renamed.feed(broken) == broken
+
+
 class Window:
     """A guard's hold-back window: lets everything but the last `size` bytes go on, and those at the end."""
 
