@@ -36,6 +36,7 @@ from policies.rollout.in_force import AssignedArm
 from routing.disaggregation import Shared
 from routing.load import Charge
 from routing.schedule import Route
+from tenancy.estimate import BYTES_PER_TOKEN
 from tenancy.fair_tier import QueuedRequest
 from tenancy.hold import LimitStatus
 
@@ -162,6 +163,8 @@ class AttemptFacts(msgspec.Struct):
     """Inter-token gaps, counted by `GAP_BOUNDS_S`."""
     choices_over: int = 0
     """Choices of the stream that have finished."""
+    said_bytes: int = 0
+    """Bytes of the text of a plain answer whose engine reported no usage."""
     declined: bool = False
     """Whether the answer ended with a refusal by the model or by a filter."""
     usage: Usage | None = None
@@ -170,6 +173,12 @@ class AttemptFacts(msgspec.Struct):
     """The engine's own counts in words, where they are implausible; else empty."""
     cached: int | None = None
     """Cached prompt tokens that the engine reported; None where it did not report them, which is not zero."""
+
+    @property
+    def delivered(self) -> int:
+        """Output tokens that were delivered, where the engine reported none: one for each event, or what the text of a plain answer
+        usually makes."""
+        return max(self.events, -(-self.said_bytes // BYTES_PER_TOKEN))
 
     def note_event(self, now: float) -> None:
         """One event of the answer passed at `now`; the first sets the time to first token, later ones a gap each."""

@@ -130,10 +130,27 @@ class UsageBounds(msgspec.Struct, frozen=True, gc=False):
         return usage.prompt_tokens > self.prompt_most or usage.completion_tokens > self.output_most
 
 
-def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None) -> UsageBounds:
+HIDES_REASONING: Final = frozenset({"include_reasoning", "separate_reasoning", "stream_reasoning"})
+"""Fields by which a caller has the engine keep its reasoning to itself: tokens that no byte of the answer shows."""
+
+
+def output_seen(ask: Ask, reported: Usage, seen_bytes: int) -> int | None:
+    """The output tokens that an answer of so many bytes can have; None where they do not bound it: the request's own cap does, no answer
+    was seen, or the engine reasons without showing it.
+
+    Args:
+        seen_bytes: bytes of the reply as it came, so a token has one at least.
+    """
+    if ask.max_output_tokens is not None or not seen_bytes or reported.reasoning_tokens > 0 or ask.names & HIDES_REASONING:
+        return None
+    return seen_bytes
+
+
+def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None, seen: int | None = None) -> UsageBounds:
     """The bounds of the usage of `ask`.
 
     Args:
+        seen: output tokens that the answer can have by its length (`output_seen`); None for any number.
         counted: tokens of the prompt by the served model's own tokenizer; None where they were not counted.
         context_tokens: tokens that the engine takes, where the settings say it.
     """
@@ -141,6 +158,8 @@ def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None) -> U
     counted = None if suffixed else ask.token_ids if ask.token_ids is not None else counted
     each = ask.max_output_tokens if ask.max_output_tokens is not None else context_tokens or SEQUENCE_MOST
     output = ask.sequences * (each + 1)
+    if seen is not None:
+        output = min(output, seen)
     if counted is None:
         template = TEMPLATE_MOST if ask.endpoint.has_messages else 0
         prompt_bytes = len(ask.fields) if suffixed else ask.prompt_bytes

@@ -55,7 +55,7 @@ class OpenHold(msgspec.Struct, eq=False):
         # preempted, or that no engine has worked on
         called = story.tried.attempts > max(story.placed.pulled_back, story.placed.returned) or story.tried.prefill
         if attempt.events or (fault is not None and fault.kind is Kind.CLIENT_GONE and called):
-            return estimated(Usage(self.prompt_tokens, min(attempt.events, self.output_most)))
+            return estimated(Usage(self.prompt_tokens, min(attempt.delivered, self.output_most)))
         return RELEASED
 
     def charged(self, closing: Closing) -> Amounts:
@@ -89,7 +89,7 @@ class OpenHold(msgspec.Struct, eq=False):
         attempt, caller = story.attempt, story.asked.caller
         usage = attempt.usage or NO_USAGE
         if attempt.usage is None and attempt.events:
-            usage = Usage(self.prompt_tokens, min(attempt.events, self.output_most))
+            usage = Usage(self.prompt_tokens, min(attempt.delivered, self.output_most))
         amounts = used(usage, self.price)
         assert caller is not None
         return UsageEvent(

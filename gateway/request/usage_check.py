@@ -15,7 +15,7 @@ from domain.usage import Usage
 from gateway.deps import Deps
 from gateway.story import AttemptFacts, Story
 from routing.fleet import Backend
-from tenancy.estimate import billable, usage_bounds
+from tenancy.estimate import billable, output_seen, usage_bounds
 
 log = structlog.get_logger("tidegate.usage")
 
@@ -38,11 +38,12 @@ async def check_usage(
     asked, pool = story.asked, backend.pool
     counted = asked.prompt.tokens if asked.prompt is not None and asked.prompt.counted and not ask.media else asked.counted
     context_tokens = deps.context_tokens.get(pool)
-    bounds = usage_bounds(ask, counted, context_tokens)
+    seen = output_seen(ask, reported, seen_bytes)
+    bounds = usage_bounds(ask, counted, context_tokens, seen)
     facts.usage = billable(reported, bounds, seen_bytes)
     if counted is None and reported.prompt_tokens * BYTES_A_TOKEN > ask.prompt_bytes and deps.prompt_counts.exact(ask, pool):
         counted = await deps.prompt_counts.count(ask, pool, asked.caller.tenant if asked.caller is not None else "")
-        bounds = usage_bounds(ask, counted, context_tokens)
+        bounds = usage_bounds(ask, counted, context_tokens, seen)
         facts.usage = billable(reported, bounds, seen_bytes)
     if facts.cached is not None:
         facts.cached = min(facts.cached, facts.usage.prompt_tokens)

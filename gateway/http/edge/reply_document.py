@@ -65,6 +65,13 @@ class _Choice(msgspec.Struct, gc=False):
 
 class _Item(msgspec.Struct, gc=False):
     index: int = 0
+    embedding: msgspec.Raw = msgspec.Raw()
+    """Of embeddings: a list of numbers or base64; `LongReply` keeps an empty list in its place."""
+
+    @property
+    def has_vector(self) -> bool:
+        """Whether there is a vector: a list or a string, not null and not nothing."""
+        return bytes(memoryview(self.embedding)[:1]) in (b"[", b'"')
 
 
 class ReplyDocument(msgspec.Struct, gc=False):
@@ -129,6 +136,59 @@ def _plain_decoder(endpoint: Endpoint) -> Callable[[bytes], ReplyDocument]:
 
 
 _PLAIN_DECODERS: Final[Mapping[Endpoint, Callable[[bytes], ReplyDocument]]] = {endpoint: _plain_decoder(endpoint) for endpoint in Endpoint}
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: Any = None
+    arguments: Any = None
+
+
+class _Call(msgspec.Struct, gc=False):
+    function: _Function | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    tool_calls: list[_Call] | None = None
+
+
+class _SaidChoice(msgspec.Struct, gc=False):
+    message: _Message | None = None
+    text: Any = None
+
+
+class _SaidReply(msgspec.Struct, gc=False):
+    choices: list[_SaidChoice] | None = None
+
+
+_decode_said = msgspec.json.Decoder(_SaidReply).decode
+
+
+def said_bytes(body: bytes) -> int:
+    """The bytes of the text that a plain reply generated: contents, reasoning and calls of tools. 0 where it has none that is known."""
+    try:
+        reply = _decode_said(body)
+    except NOT_A_REPLY:
+        return 0
+    total = 0
+    for choice in reply.choices or ():
+        message = choice.message or _Message()
+        calls = [call.function for call in message.tool_calls or () if call.function is not None]
+        total += sum(map(_text_bytes, (choice.text, message.content, message.reasoning_content, message.reasoning, message.refusal)))
+        total += sum(_text_bytes(call.name) + _text_bytes(call.arguments) for call in calls)
+    return total
+
+
+def _text_bytes(value: object) -> int:
+    """The bytes of a text, or of the texts of a list of parts."""
+    if isinstance(value, str):
+        return len(value.encode())
+    if isinstance(value, list):
+        return sum(_text_bytes(part.get("text")) for part in value if isinstance(part, dict))
+    return 0
 
 
 # msgspec does not look into strings that it skips, so UTF-8 is checked apart; for ASCII, which JSON from engines mostly is, that

@@ -30,6 +30,7 @@ from gateway.http.edge.reply_document import (
     decode_plain_reply,
     is_silent,
     plain_chunk,
+    said_bytes,
 )
 from gateway.story import AttemptFacts, Story
 
@@ -46,6 +47,7 @@ _ESCAPED_MODEL: Final = re.compile(
     rb'("%b"\s*+:\s*+)("(?:[^"\\]|\\.)*+")' % b"".join(rb"(?:%c|\\u00%02x)" % (byte, byte) for byte in b"model"), re.DOTALL | re.IGNORECASE
 )
 """The key `model` and its value, with any of their characters escaped; letters in capitals do no harm, since the value decides."""
+_decode_inputs: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _NULL_USAGE: Final = re.compile(rb',\s*"usage"\s*:\s*null')
 
 
@@ -232,6 +234,8 @@ class PlainTap(_Judge, eq=False):
     """Where the answer is counted."""
     clock: Clock
     endpoint: Endpoint
+    vectors: int = 1
+    """The vectors of a whole answer, for embeddings: one for each input."""
     body: list[bytes] = msgspec.field(default_factory=list)
     size: int = 0
     """The bytes in `body`."""
@@ -285,6 +289,8 @@ class PlainTap(_Judge, eq=False):
             return b""
         if isinstance(document.usage, ReportedUsage):
             self.usage, self.cached = document.usage.value(), document.usage.cached
+        elif self.endpoint.generates:
+            self.answer.said_bytes = said_bytes(kept)
         self.answer.note_event(self.clock())
         self.over = True
         return body
@@ -298,6 +304,10 @@ class PlainTap(_Judge, eq=False):
         if not self.endpoint.generates:
             if not document.data:
                 self._fail(Kind.INVALID_REPLY, f"no {self.endpoint.word}")
+            elif self.endpoint is Endpoint.EMBEDDINGS:
+                whole = sum(item.has_vector for item in document.data)
+                if whole < max(self.vectors, len(document.data)):
+                    self._fail(Kind.INVALID_REPLY, f"{whole} of {max(self.vectors, len(document.data))} vectors")
             return
         choices = document.choices or []
         for choice in choices:
@@ -412,11 +422,21 @@ def taps_for(ask: Ask, story: Story, clock: Clock, engine_model: str, names: fro
         judge = StreamTap(story.attempt, clock, choices=ask.choices, include_usage=ask.include_usage, names=names, most_events=most)
     else:
         judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names)
+        if ask.endpoint is Endpoint.EMBEDDINGS:
+            judge.vectors = _inputs(ask.prompt)
     taps: list[Tap] = [judge]
     # an engine with several names for its model answers in whichever it likes
     if story.asked.model != engine_model or (names is not None and len(names) > 1):
         taps.append(RenameTap({engine_model, *(names or ())}, story.asked.model))
     return judge if len(taps) == 1 else ReplyChain(taps, judge)
+
+
+def _inputs(value: bytes) -> int:
+    """The number of inputs that the checked `input` of a request for embeddings holds."""
+    if not value.startswith(b"["):
+        return 1
+    inputs = _decode_inputs(value)
+    return len(inputs) if bytes(memoryview(inputs[0])[:1]) in (b"[", b'"') else 1
 
 
 def _without_usage(payload: bytes) -> bytes:

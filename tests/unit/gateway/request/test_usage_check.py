@@ -93,6 +93,71 @@ async def test_output_without_a_cap_is_billed_for_no_more_tokens_than_the_answer
     assert record.reported
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_report_within_the_context_is_bounded_by_what_was_seen_where_there_is_no_cap(stream: bool) -> None:
+    end = (
+        EVENT.replace(b"null", b'"stop"')
+        + b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":50000}}\n\ndata: [DONE]\n\n'
+    )
+    record = await served(Path(a=Engine(streamed(EVENT + end) if stream else plain(9, 50_000))), stream=stream)
+    assert 0 < record.usage.completion_tokens < 600
+    assert record.reported == "prompt 9, completion 50000"
+
+
+@pytest.mark.parametrize(
+    ("details", "fields"),
+    [
+        ({"completion_tokens_details": {"reasoning_tokens": 49_000}}, {}),
+        ({}, {"include_reasoning": False}),
+        ({}, {"separate_reasoning": False}),
+    ],
+)
+async def test_reasoning_that_is_not_shown_is_no_lie(details: dict[str, Any], fields: dict[str, Any]) -> None:
+    record = await served(Path(a=Engine(plain(9, 50_000, **details))), **fields)
+    assert (record.usage.completion_tokens, record.reported) == (50_000, "")
+
+
+def without_usage(message: dict[str, object], choices: int = 1, **choice: object) -> Script:
+    finished = [{"index": n, "message": message, "finish_reason": "stop", **choice} for n in range(choices)]
+    body = json.dumps({"object": "chat.completion", "model": "sim", "choices": finished}).encode()
+
+    def script(sink: ReplySink) -> None:
+        sink.on_head(200, JSON)
+        sink.on_data(body)
+        sink.on_end()
+
+    return script
+
+
+CALL = {"id": "call_0123456789", "type": "function", "function": {"name": "wind", "arguments": "{" + " " * 394 + "}"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "fields", "billed"),
+    [
+        ({"content": "rain " * 400}, {}, 500),
+        ({"content": "rain " * 400}, {"max_tokens": 7}, 7),
+        ({"content": "rain " * 400}, {"n": 2}, 1000),
+        ({"content": "\u00e9" * 100}, {}, 50),
+        ({"content": "rain", "reasoning_content": "why " * 100}, {}, 101),
+        ({"content": "rain", "reasoning": "why " * 100}, {}, 101),
+        ({"content": None, "tool_calls": [CALL]}, {}, 100),
+        ({"content": [{"type": "text", "text": "rain " * 4}]}, {}, 5),
+        ({"content": ""}, {}, 1),
+        ({"content": 5, "tool_calls": "odd"}, {}, 1),
+    ],
+)
+async def test_a_plain_answer_without_usage_is_billed_by_its_text(message: dict[str, object], fields: dict[str, Any], billed: int) -> None:
+    record = await served(Path(a=Engine(without_usage(message, fields.get("n", 1)))), **fields)
+    assert (record.outcome, record.closing, record.usage.completion_tokens) == ("ok", "estimate", billed)
+    assert record.usage.prompt_tokens > 0
+
+
+async def test_a_completion_without_usage_is_billed_by_its_text() -> None:
+    record = await served(Path(a=Engine(without_usage({}, text="rain " * 40))), Endpoint.COMPLETIONS, prompt="x")
+    assert (record.closing, record.usage.completion_tokens) == ("estimate", 50)
+
+
 async def test_a_negative_usage_gives_nothing_back_and_is_marked() -> None:
     record = await served(Path(a=Engine(plain(-1_000_000, -1_000_000))), max_tokens=5)
     assert (record.usage, record.reported) == (Usage(), "prompt -1000000, completion -1000000")

@@ -10,6 +10,7 @@ from domain.faults import Fault, Kind
 from domain.usage import Usage
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES
 from gateway.http.edge.taps import DONE, PlainTap, RenameTap, ReplyChain, StreamTap, Tap, taps_for
+from gateway.http.openai import interpret
 from gateway.story import AttemptFacts, Story
 from tests.stories import with_facts
 
@@ -539,3 +540,57 @@ def test_a_finish_reason_beside_progress_counts() -> None:
     made = tap()
     through(made, progress(1) + progress(2, finish_reason="stop") + DONE)
     assert (made.fault, made.answer.events) == (None, 1)
+
+
+def vectors(prompt: object, *items: object) -> Tap:
+    """A reply with these items to a request for embeddings, judged."""
+    ask = interpret(Endpoint.EMBEDDINGS, json.dumps({"model": "m", "input": prompt}).encode())
+    made = taps_for(ask, with_facts(Story("r", 0.0, 0.0, 0.0), model="m"), lambda: 1.0, "m", None)
+    made.feed(json.dumps({"object": "list", "model": "m", "data": items, "usage": {"prompt_tokens": 3, "total_tokens": 3}}).encode())
+    made.end()
+    return made
+
+
+VECTOR = {"object": "embedding", "index": 0, "embedding": [0.5, -1]}
+ENCODED = {**VECTOR, "embedding": "AACAPw=="}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "items"),
+    [
+        ("a", [VECTOR]),
+        (["a"], [ENCODED]),
+        (["a", "b"], [VECTOR, VECTOR]),
+        ([1, 2, 3], [VECTOR]),
+        ([[1, 2], [3]], [VECTOR, {**VECTOR, "embedding": [[0.5], [1]]}]),
+    ],
+)
+def test_a_vector_for_each_input_is_a_whole_answer(prompt: object, items: list[object]) -> None:
+    assert vectors(prompt, *items).fault is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "items"),
+    [
+        ("a", [{**VECTOR, "embedding": None}]),
+        ("a", [{"object": "embedding", "index": 0}]),
+        ("a", [{**VECTOR, "embedding": {}}]),
+        ("a", [{**VECTOR, "embedding": 5}]),
+        (["a", "b"], [VECTOR]),
+        (["a", "b"], [VECTOR, {**VECTOR, "embedding": None}]),
+        (["a", "b", "c"], [ENCODED, ENCODED]),
+        ([[1, 2], [3]], [VECTOR]),
+    ],
+)
+def test_missing_vectors_are_the_engines_fault(prompt: object, items: list[object]) -> None:
+    fault = vectors(prompt, *items).fault
+    assert fault is not None and fault.kind is Kind.INVALID_REPLY
+
+
+def test_missing_vectors_end_a_long_reply_short() -> None:
+    body = embeddings(120)
+    ask = interpret(Endpoint.EMBEDDINGS, json.dumps({"model": "m", "input": ["a"] * 121}).encode())
+    made = taps_for(ask, with_facts(Story("r", 0.0, 0.0, 0.0), model="m"), lambda: 1.0, "m", None)
+    assert made.feed(body) != b""
+    assert made.end() == b""
+    assert made.fault is not None and "120 of 121" in (made.fault.detail or "")
