@@ -100,6 +100,7 @@ def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list
         *_shared_engines(settings),
         *_hosted(settings),
         *_without_models(policies),
+        *_beyond_the_ceiling(settings, policies),
         *([] if policies is None else tag_report(policies)[1]),
         *_older_money(folder),
     ]
@@ -325,6 +326,20 @@ def _without_models(policies: PolicySet | None) -> list[str]:
         "list models, or delete the file"
         for tenant in empty
     ]
+
+
+def _beyond_the_ceiling(settings: Settings, policies: PolicySet | None) -> list[str]:
+    """Notes on policies that allow larger bodies than the settings let any policy allow."""
+    limits, notes = settings.data.limits, []
+    for policy in policies.policies() if policies is not None else ():
+        most = max((size for size in policy.body_caps if size is not None), default=0)
+        if most > max(limits.largest_body_bytes, limits.max_body_bytes):
+            whose = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
+            bound = f"data.limits.largest_body_bytes allows {limits.largest_body_bytes}"
+            notes.append(
+                f"the policy of {whose} allows bodies of {most} bytes (caps.body_bytes) and {bound}; raise the setting, or lower the cap"
+            )
+    return notes
 
 
 def _older_money(folder: Path) -> list[str]:

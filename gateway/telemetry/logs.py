@@ -30,8 +30,8 @@ MAX_DEPTH: Final = 4
 MAX_ITEMS: Final = 100
 """Members of a list or mapping that are written."""
 
-CHATTY: Final = ("alembic", "uvicorn", "asyncio")
-"""Libraries that log every step; only their warnings are written."""
+CHATTY: Final = ("alembic", "uvicorn", "asyncio", "httpx", "httpcore")
+"""Libraries that log every step; only their warnings are written. httpx writes whole URLs, which may be signed ones of callers' images."""
 
 SECRET_NAMES: Final = frozenset(
     {"authorization", "proxy-authorization", "x-api-key", "api-key", "apikey", "cookie", "set-cookie"}

@@ -293,6 +293,14 @@ def test_what_loads_and_is_hardly_meant_is_a_note(site):
     assert "note: the policy of tenant acme has no model, so every request is refused" in result.stderr
 
 
+def test_a_body_that_no_policy_can_allow_is_a_note(site):
+    (site / "policies" / "acme.yaml").write_text("tenant: acme\nmodels: [{name: m, pool: chat}]\ncaps: {body_bytes: 100000000}\n")
+    result = run("check")
+    assert result.exit_code == 0, result.output
+    assert "note: the policy of tenant acme allows bodies of 100000000 bytes (caps.body_bytes) and" in result.stderr
+    assert "data.limits.largest_body_bytes allows 67108864; raise the setting" in result.stderr
+
+
 def test_mistakes_and_notes_are_told_to_programs(site):
     good = json.loads(run("check", "--format", "json").stdout)
     assert (good["ok"], good["problems"]) == (True, [])

@@ -48,6 +48,13 @@ def test_libraries_are_heard_too_and_tracebacks_are_one_line(lines: io.StringIO)
     assert "ghijkl" not in lines.getvalue()
 
 
+def test_urls_that_the_gateway_fetches_are_not_logged(lines: io.StringIO) -> None:
+    """httpx logs each request with its URL, and the URL of an image may be a signed one."""
+    logging.getLogger("httpx").info("HTTP Request: GET http://93.184.216.34/a.png?sig=abc")
+    logging.getLogger("httpcore.connection").info("connect_tcp")
+    assert lines.getvalue() == ""
+
+
 @pytest.mark.req("R37")
 def test_no_part_of_a_secret_is_left_at_the_cut_of_a_long_text(lines: io.StringIO) -> None:
     """The text is searched before it is cut: the first half of a password has nothing by which it could be recognised."""
