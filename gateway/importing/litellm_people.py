@@ -109,6 +109,12 @@ def _models(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any
         if target not in allowed:
             why = f"stands for {target!r}, which is not listed; it is a model of its own here, without that model's price and limits"
             plan.leave(source, (*path, "models"), f"{name}: {why}")
+    for name in allowed:
+        for entry in plan.fallbacks.get(plan.aliases.get(name, name), []):
+            to = entry["to"]
+            if to not in allowed:
+                why = f"because {to!r} is not listed; list it where it may answer in place of {name!r}"
+                plan.leave(source, (*path, "models"), f"the fallback of {name!r} to {to!r}, {why}")
     return allowed
 
 

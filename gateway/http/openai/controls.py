@@ -37,7 +37,7 @@ CONTROLS: Final = frozenset(
         "dp_rank",
         "id_slot",  # llama.cpp: answers from a slot that may hold another tenant's prefix
         "slot_id",
-        "nvext",  # Dynamo: instance ids and annotations
+        "nvext",  # Dynamo: instance ids and annotations; what changes the answer is refused (`NVEXT_INSTEAD`)
         # identity: with an id of its own choice a caller can abort or collide with another's request
         "rid",
         "request_id",
@@ -71,6 +71,37 @@ CHANGE_ANSWER: Final[Mapping[str, str]] = {
 }
 """Fields without which the answer is another one, each with the advice for the caller."""
 
+_TOP: Final = "send {!r} at the top level"
+_GUIDED: Final = "send 'response_format', or 'structured_outputs', at the top level"
+
+NVEXT: Final = "nvext"
+NVEXT_CONTROLS: Final = frozenset(
+    {
+        "agent_hints",
+        "annotations",
+        "backend_instance_id",
+        "cache_control",
+        "decode_worker_id",
+        "enable_local_updates",
+        "expected_output_tokens",
+        "extra_fields",
+        "prefill_worker_id",
+        "request_timestamp_ms",
+        "routing",
+        "session_control",
+        "worker_id",
+    }
+)
+"""Members of Dynamo's `nvext` that place or order a request, or ask for remarks on it: stripped like `CONTROLS`."""
+NVEXT_INSTEAD: Final[Mapping[str, str]] = {
+    **{name: _TOP.format(name) for name in ("ignore_eos", "top_k", "min_p", "repetition_penalty")},
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern"), _GUIDED),
+    "greed_sampling": "send 'temperature': 0 at the top level",
+    "use_raw_prompt": "send the text to /v1/completions",
+    "token_data": "send the token ids as 'prompt' to /v1/completions",
+}
+"""Members of `nvext` that change the answer and are fields of the request itself here; any other member is refused too."""
+
 REMOVED: Final = CONTROLS | CHANGE_ANSWER.keys()
 """Every field that no engine gets from a caller."""
 
@@ -88,7 +119,22 @@ def without_controls(document: Mapping[str, object]) -> dict[str, object]:
         value = document.get(name)
         if value is not None and value is not False and value not in ("", [], {}):
             raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{name}' is not supported: {advice}.", param=name)
+    if NVEXT in document:
+        _check_nvext(document[NVEXT])
     return {name: value for name, value in document.items() if name not in REMOVED and not name.startswith(FAMILIES)}
+
+
+def _check_nvext(value: object) -> None:
+    """Refuse the members of Dynamo's extension that change the answer; the rest is stripped with it."""
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise Fault(Kind.INVALID_VALUE, f"Invalid value for '{NVEXT}': it must be an object.", param=NVEXT)
+    for member, inner in value.items():
+        if member not in NVEXT_CONTROLS and inner is not None and inner is not False and inner not in ("", [], {}):
+            path = f"{NVEXT}.{member}" if member.isascii() and member.isidentifier() and len(member) <= 64 else NVEXT
+            advice = NVEXT_INSTEAD.get(member, "it is for the engine's own use. Leave it out")
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{path}' is not supported: {advice}.", param=path)
 
 
 SESSIONS: Final = ("session_id", "conversation_id", "prompt_cache_key")

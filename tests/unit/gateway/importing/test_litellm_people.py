@@ -61,3 +61,15 @@ def test_fields_nobody_reads_are_said_once() -> None:
     assert said(plan) == ["keys: metadata (3 entries) has no counterpart"]
     assert [remark.text.split()[0] for remark in plan.notes] == ["spend", "token"]
     assert "hash" not in str(plan.keys)
+
+
+def test_a_fallback_that_a_team_or_key_may_not_use_is_told() -> None:
+    both = [{"to": "b", "on": ["error"]}, {"to": "c", "on": ["error"]}]
+    plan = ImportPlan(models={"a": "a", "b": "b", "c": "c"}, fallbacks={"a": both})
+    tenants = carry_teams(listed("teams", [{"team_id": "t", "team_alias": "t", "models": ["a", "b"]}]), plan)
+    carry_keys(listed("keys", [{"team_id": "t", "key_alias": "k", "models": ["a"]}, {"team_id": "t", "key_alias": "all"}]), plan, tenants)
+    assert said(plan) == [
+        "teams[0].models: the fallback of 'a' to 'c', because 'c' is not listed; list it where it may answer in place of 'a'",
+        "keys[0].models: the fallback of 'a' to 'b', because 'b' is not listed; list it where it may answer in place of 'a'",
+        "keys[0].models: the fallback of 'a' to 'c', because 'c' is not listed; list it where it may answer in place of 'a'",
+    ]

@@ -62,3 +62,44 @@ def test_the_default_of_such_a_field_is_stripped() -> None:
 def test_every_stripped_or_refused_field_is_documented() -> None:
     missing = {name for name in REMOVED | REFUSED.keys() if f"`{name}`" not in API_PAGE}
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "advice"),
+    [
+        ("guided_json", {"type": "object"}, "send 'response_format'"),
+        ("guided_regex", "a+", "send 'response_format'"),
+        ("ignore_eos", True, "send 'ignore_eos' at the top level"),
+        ("top_k", 5, "send 'top_k' at the top level"),
+        ("repetition_penalty", 1.2, "send 'repetition_penalty' at the top level"),
+        ("greed_sampling", True, "send 'temperature': 0"),
+        ("use_raw_prompt", True, "send the text to /v1/completions"),
+        ("max_thinking_tokens", 5, "Leave it out"),
+        ("something_new", {"a": 1}, "Leave it out"),
+    ],
+)
+def test_a_member_of_nvext_without_which_the_answer_is_another_one_is_refused_by_its_path(member: str, value: object, advice: str) -> None:
+    document = {"model": "m", "messages": [{"role": "user", "content": "x"}], "nvext": {"agent_hints": {"priority": 9}, member: value}}
+    with pytest.raises(Fault, match=advice) as caught:
+        interpret(Endpoint.CHAT, json.dumps(document).encode())
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED_PARAMETER, f"nvext.{member}")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        {"agent_hints": {"priority": 9, "osl": 5}, "annotations": ["llm_metrics"], "backend_instance_id": 7, "extra_fields": ["timing"]},
+        {"ignore_eos": False, "top_k": None, "guided_json": {}, "greed_sampling": False, "repetition_penalty": None},
+    ],
+)
+def test_what_places_a_request_and_defaults_are_stripped_from_nvext(value: object) -> None:
+    assert without_controls({"a": 1, "nvext": value}) == {"a": 1}
+
+
+@pytest.mark.parametrize("value", ["x", 5, [1]])
+def test_nvext_that_is_no_object_is_refused(value: object) -> None:
+    with pytest.raises(Fault, match="object") as caught:
+        without_controls({"a": 1, "nvext": value})
+    assert caught.value.param == "nvext"
