@@ -23,6 +23,7 @@ from gateway.admin.problem import error_reply
 from gateway.admin.server import AdminServer
 from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState, Bookkeeper
+from gateway.process.background import kept_up
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import Totals, collect, not_ready, supervision
@@ -238,7 +239,7 @@ async def _serve(
         loop.call_later(LAST_REQUESTS_S, stop_server)
 
     loop.add_reader(slot.lifeline, stop_accepting)
-    api_task = asyncio.create_task(running.run()) if running is not None else None
+    api_task = asyncio.create_task(kept_up(running.run, "admin api")) if running is not None else None
     if books is not None:
         books.start()
     await server.serve([slot.sock])

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from domain.clock import WallClock
+from gateway.process.background import kept_up
 from tenancy.usage import LedgerAway, UsageStore
 
 KEEP_EVERY_S: Final = 3600.0
@@ -85,7 +86,10 @@ class Bookkeeper:
 
     def start(self) -> None:
         """Start shipping and retention; they run until `close`."""
-        self._tasks = [asyncio.create_task(self._shipper.run()), asyncio.create_task(self._keep_on())]
+        self._tasks = [
+            asyncio.create_task(kept_up(self._shipper.run, "ledger")),
+            asyncio.create_task(kept_up(self._keep_on, "retention")),
+        ]
 
     def state(self) -> BookingState:
         """The state and counts, for metrics."""

@@ -33,6 +33,7 @@ from gateway.config.load import Settings
 from gateway.config.trust import verify_for
 from gateway.fleet.view import fleet_seen
 from gateway.placement.explain import WorkersExplain
+from gateway.process.background import kept_up
 from gateway.process.own_loop import in_own_loop
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.sockets import shown_address
@@ -285,17 +286,23 @@ class AdminApiRun:
         except Exception as error:  # noqa: BLE001 - neither a database nor a kept directory: the loop below goes on asking
             log.warning("no directory yet", error=type(error).__name__)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch.run(self._holders))
-            group.create_task(self._writer.run())
-            group.create_task(in_own_loop(partial(self._keep_rollouts, asyncio.get_running_loop()), "rollouts"))
+            rollouts = partial(self._keep_rollouts, asyncio.get_running_loop())
+            group.create_task(kept_up(partial(self._watch.run, self._holders), "keys"))
+            group.create_task(kept_up(self._writer.run, "revocations"))
+            group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
             if self._hook is not None:
-                group.create_task(self._hook.run())
+                group.create_task(kept_up(self._hook.run, "webhook"))
             if self._copy is not None:
-                group.create_task(self._copy.run())
-            # started after the loops above, which keep keys current while issuers are slow to answer
-            self._holders.tokens = await token_gate_for(self._settings, _log_token, self._run_dir)
-            for loop in self._holders.tokens.loops() if self._holders.tokens is not None else ():
-                group.create_task(loop)
+                group.create_task(kept_up(self._copy.run, "policies"))
+            # beside the loops above, which keep keys current while issuers are slow to answer
+            group.create_task(kept_up(self._follow_issuers, "issuers"))
+
+    async def _follow_issuers(self) -> None:
+        tokens = self._holders.tokens = await token_gate_for(self._settings, _log_token, self._run_dir)
+        if tokens is not None:
+            async with asyncio.TaskGroup() as group:
+                for loop in tokens.loops():
+                    group.create_task(loop)
 
     def _known_key(self, key_id: KeyId) -> KeyRecord | None:
         return self._holders.directory.key(key_id)
