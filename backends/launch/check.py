@@ -37,7 +37,7 @@ class EngineFinding(msgspec.Struct, frozen=True):
     """The result for one need."""
 
     what: str
-    state: Literal["ok", "wrong", "unread"]
+    state: Literal["ok", "wrong", "unread", "note"]
     text: str
     """The engine's value; when it is wrong, also the needed value and the flag for it."""
 

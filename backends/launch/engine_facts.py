@@ -20,7 +20,12 @@ SGLANG_INFO: Final = "/server_info"
 COMPLETION: Final = "/v1/completions"
 """Called with POST, for one token."""
 
-PATHS: Final[Mapping[str, tuple[str, ...]]] = {"vllm": (MODELS, METRICS, VLLM_EVENTS, VLLM_INFO), "sglang": (MODELS, SGLANG_INFO)}
+LLAMACPP_INFO: Final = "/props"
+PATHS: Final[Mapping[str, tuple[str, ...]]] = {
+    "vllm": (MODELS, METRICS, VLLM_EVENTS, VLLM_INFO),
+    "sglang": (MODELS, SGLANG_INFO),
+    "llamacpp": (MODELS, LLAMACPP_INFO),
+}
 """The paths read of each kind of engine; of any other, the model list alone."""
 
 _WANTED: Final = WantedSeries(("vllm:cache_config_info", "vllm:lora_requests_info"))
@@ -66,6 +71,24 @@ def read_facts(engine: str, replies: Mapping[str, bytes]) -> EngineFacts:
     if engine == "sglang":
         return _sglang(_document(replies.get(SGLANG_INFO)), names, context)
     return EngineFacts(served_names=names, context=context, usage_details=details)
+
+
+def model_paths(engine: str, replies: Mapping[str, bytes]) -> tuple[str, ...]:
+    """The folders, or names of the hub, from which the engine says it took its tokenizer or model, the likeliest first.
+
+    vLLM tells it as the `root` of its base model, SGLang in its server's settings, llama.cpp as the file in the folder.
+    """
+    if engine == "sglang":
+        info = _document(replies.get(SGLANG_INFO))
+        told = [info.get("tokenizer_path"), info.get("model_path")]
+    elif engine == "llamacpp":
+        file = _document(replies.get(LLAMACPP_INFO)).get("model_path")
+        told = [file.rpartition("/")[0]] if isinstance(file, str) else []
+    else:
+        listed = _document(replies.get(MODELS)).get("data")
+        cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
+        told = [card.get("root") for card in cards if not card.get("parent")] if engine == "vllm" else []
+    return tuple(dict.fromkeys(path for path in told if isinstance(path, str) and path))
 
 
 def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: int | None, details: bool | None) -> EngineFacts:

@@ -274,7 +274,10 @@ def _uncounted(settings: Settings) -> list[str]:
         for folder, names in found.items()
     ]
     if missing:
-        remedy = "copy the model's tokenizer.json and tokenizer_config.json here and name their folder with tokenizer: FOLDER"
+        remedy = (
+            "copy the model's tokenizer.json and tokenizer_config.json here and name their folder with tokenizer: FOLDER "
+            "(tidegate engine check looks where the engines say that theirs is)"
+        )
         general = f"or write tokenizer: {GENERAL[0]}, which is near for most models; both need pip install 'tidegate[tokens]'"
         notes.append(f"{_which(missing)} no tokenizer: {UNCOUNTED}; {remedy}, {general}")
     return notes

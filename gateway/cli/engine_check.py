@@ -21,13 +21,14 @@ from backends.dialects import DIALECTS
 from backends.discovery import diagnose
 from backends.fetch import FetchedReply, FetchError, FetchTimeout
 from backends.launch.check import EngineFinding, EngineNeeds, compare, needs_of
-from backends.launch.engine_facts import COMPLETION, MODELS, PATHS, read_facts
+from backends.launch.engine_facts import COMPLETION, MODELS, PATHS, model_paths, read_facts
 from backends.ports import Loss
 from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.printing import fail, out
 from gateway.config.load import load_settings
 from gateway.config.read_secrets import SecretError, read_reference
 from gateway.config.trust import verify_for
+from gateway.prompt.find_tokenizer import found_tokenizer
 from policies.yaml.located import ConfigError
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _lost(loss: Loss, detail: str) -> FetchError:
 
 _REQUIRED: Final = ("running", "waiting", "kv_usage")
 """The signals that dialects require, all or some of them."""
-_MARKS: Final = {"ok": "ok    ", "wrong": "WRONG ", "unread": "?     "}
+_MARKS: Final = {"ok": "ok    ", "wrong": "WRONG ", "unread": "?     ", "note": "note  "}
 
 
 class Subject(msgspec.Struct):
@@ -188,6 +189,8 @@ class Subject(msgspec.Struct):
     needs: EngineNeeds
     key: str | None = None
     pool: str = ""
+    has_tokenizer: bool = False
+    """Whether its pool names one."""
 
 
 def check_engine(
@@ -267,7 +270,19 @@ def look(subject: Subject, *, probe: bool) -> list[EngineFinding]:
             answer = ask(subject.url, COMPLETION, subject.key, request)
             if answer.status == 200:
                 replies[COMPLETION] = answer.body
+    if subject.needs.generates and not subject.has_tokenizer:
+        findings += _tokenizer(subject.dialect, replies)
     return findings + compare(subject.dialect, read_facts(subject.dialect, replies), subject.needs)
+
+
+def _tokenizer(dialect: str, replies: Mapping[str, bytes]) -> list[EngineFinding]:
+    """The tokenizer that this machine has where the engine says its model is: a readable folder, or a name in the hub's local cache."""
+    for path in model_paths(dialect, replies):
+        folder = found_tokenizer(path, "main", os.environ, Path.home())
+        if folder is not None:
+            text = f"the engine's model is {path}, which has a tokenizer here; write tokenizer: {folder} in its pool, and holds are exact"
+            return [EngineFinding("tokenizer", "note", text)]
+    return []
 
 
 def _no_models(reply: FetchedReply) -> str | None:
@@ -316,7 +331,7 @@ def _of_settings(config: Path, needs: EngineNeeds) -> list[Subject]:
         for backend in pool.backends:
             binds = backend.kv_events is not None and backend.kv_events.bind
             needed = msgspec.structs.replace(pool_needs, gateway_binds=binds)
-            subjects.append(Subject(backend.id, backend.url, pool.dialect, needed, key, pool.name))
+            subjects.append(Subject(backend.id, backend.url, pool.dialect, needed, key, pool.name, pool.tokenizer is not None))
     if not subjects:
         fail(f"{config} names no backends; give the URL of an engine")
     return subjects

@@ -111,7 +111,7 @@ def test_engine_check_reads_all_that_a_real_engine_tells(bench: Bench) -> None:
     needs = ["--block-size", str(BLOCK), "--sequences", str(SEQUENCES), "--lora-slots", "2"]
     found = engine_check(bench.main, "--served-name", SERVED, *needs)
     # vLLM's own default, which nobody else can compute
-    assert {what: state for what, state in found.items() if state != "ok"} == {"hash algorithm": "wrong"}
+    assert {what: state for what, state in found.items() if state not in ("ok", "note")} == {"hash algorithm": "wrong"}
     assert {"served name", "block size", "KV events", "priority", "sequences at once", "adapter slots"} < set(found)
 
 

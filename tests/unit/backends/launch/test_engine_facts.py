@@ -1,8 +1,20 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from backends.launch.engine_facts import COMPLETION, METRICS, MODELS, SGLANG_INFO, VLLM_EVENTS, VLLM_INFO, EngineFacts, read_facts
+from backends.launch.engine_facts import (
+    COMPLETION,
+    LLAMACPP_INFO,
+    METRICS,
+    MODELS,
+    SGLANG_INFO,
+    VLLM_EVENTS,
+    VLLM_INFO,
+    EngineFacts,
+    model_paths,
+    read_facts,
+)
 
 RECORDED = Path(__file__).parents[3] / "wire" / "engine_launch"
 
@@ -83,3 +95,16 @@ def test_adapters_are_no_base_models() -> None:
     body = b'{"data":[{"id":"a","parent":"m","max_model_len":1},{"id":"m","parent":null,"max_model_len":7}]}'
     found = read_facts("openai", {MODELS: body})
     assert (found.served_names, found.context) == (("m",), 7)
+
+
+def test_the_folder_of_the_model_is_read_from_each_kind_of_engine() -> None:
+    base = {"id": "served", "root": "/models/base", "parent": None}
+    listed = {"data": [base, {"id": "lora", "root": "/models/lora", "parent": "served"}]}
+    assert model_paths("vllm", {MODELS: json.dumps(listed).encode()}) == ("/models/base",)
+    info = {"page_size": 1, "model_path": "org/model", "tokenizer_path": "/models/tokenizer"}
+    assert model_paths("sglang", {SGLANG_INFO: json.dumps(info).encode()}) == ("/models/tokenizer", "org/model")
+    props = {"model_path": "/models/base/base-q4.gguf"}
+    assert model_paths("llamacpp", {LLAMACPP_INFO: json.dumps(props).encode()}) == ("/models/base",)
+    for odd in (b"", b"[]", b'{"model_path":5,"data":[{"id":"x","root":7}],"page_size":1,"tokenizer_path":null}'):
+        for engine, path in (("vllm", MODELS), ("sglang", SGLANG_INFO), ("llamacpp", LLAMACPP_INFO)):
+            assert model_paths(engine, {path: odd}) == ()

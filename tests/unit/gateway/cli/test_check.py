@@ -34,7 +34,8 @@ pools:
 UNCOUNTED = (
     "note: pool chat has no tokenizer: limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too "
     "much; "
-    "copy the model's tokenizer.json and tokenizer_config.json here and name their folder with tokenizer: FOLDER, or write tokenizer: "
+    "copy the model's tokenizer.json and tokenizer_config.json here and name their folder with tokenizer: FOLDER "
+    "(tidegate engine check looks where the engines say that theirs is), or write tokenizer: "
     "o200k_base, which is near for most models; both need pip install 'tidegate[tokens]'\n"
 )
 POLICY = "tenant: acme\nmodels: [{name: smollm2, pool: chat}]\n"

@@ -156,3 +156,24 @@ def test_what_is_no_engine_of_the_dialect_is_a_mismatch(dialect: str, replies: d
     assert result.exit_code == 1
     assert says in result.stdout
     assert result.stdout.count("WRONG") == 1
+
+
+def test_a_tokenizer_in_the_folder_that_the_engine_names_is_told_with_what_to_write(tmp_path: Path) -> None:
+    replies = recording()
+    listed = json.loads(replies[MODELS])
+    for card in listed["data"]:
+        card["root"] = str(tmp_path)
+    replies[MODELS] = json.dumps(listed).encode()
+    with engine(replies) as url:
+        assert "tokenizer" not in run(url, "--launch", "vllm-cpu-test").stdout, "nothing is said of a folder without one"
+        (tmp_path / "tokenizer.json").write_text("{}")
+        result = run(url, "--launch", "vllm-cpu-test")
+        config = tmp_path / "tidegate.yaml"
+        pool = f"pools: [{{name: p, model: m, backends: [{{id: b, url: {url}}}], tokenizer: o200k_base}}]"
+        config.write_text(pool)
+        named = run("--config", str(config))
+    assert result.exit_code == 0
+    assert (
+        f"tokenizer: the engine's model is {tmp_path}, which has a tokenizer here; write tokenizer: {tmp_path} in its pool" in result.stdout
+    )
+    assert "which has a tokenizer here" not in named.stdout, "the pool names one"
