@@ -48,7 +48,8 @@ def test_unknown_fields_go_on_unchanged() -> None:
 
 @pytest.mark.parametrize("endpoint", Endpoint)
 def test_engine_controls_are_stripped_on_every_endpoint(endpoint: Endpoint) -> None:
-    got = ask(endpoint, **dict.fromkeys(CONTROLS, "evil"), kept=1)
+    hints = {"agent_hints": {"priority": 9}}
+    got = ask(endpoint, **dict.fromkeys(CONTROLS - {"nvext"}, "evil"), nvext=hints, kept=1)
     assert json.loads(got.fields) == {**MINIMAL[endpoint], "kept": 1}
 
 
