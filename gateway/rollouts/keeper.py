@@ -11,6 +11,7 @@ tells the workers at once, and writes the rollback when the database is there ag
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -273,7 +274,7 @@ class RolloutKeeper:
 
 def message(event: str, now: RolloutStatus) -> dict[str, Any]:
     """The webhook message about a change of a rollout."""
-    return {"event": event, "rollout": now.name, "id": now.id, "at": now.changed_unix, **brief(now)}
+    return {"event": event, "rollout": now.name, "id": now.id, "at": datetime.fromtimestamp(now.changed_unix, UTC), **brief(now)}
 
 
 def merged(texts: Sequence[str]) -> list[Interval]:

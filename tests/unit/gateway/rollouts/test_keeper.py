@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from math import log
 from pathlib import Path
 from random import Random
@@ -131,6 +132,9 @@ async def test_a_worse_canary_goes_back_at_the_first_look_after_the_interval_tha
     assert said["findings"][0]["judgement"] == "worse"
     assert await world.store.in_force() == []  # what workers see
     assert [(one["event"], one["rollout"]) for one in world.told] == [("rollout.rollback", "v2")]
+    posted = msgspec.json.decode(msgspec.json.encode(world.told[0]))
+    assert datetime.fromisoformat(posted["at"]) == datetime.fromtimestamp(row.at_unix_ms / 1000, UTC)
+    assert posted["at"].endswith("Z")
     assert keeper.state.changes == {"rollout.rollback": 1}
     await keeper.look()
     assert len(await world.rows()) == 1
