@@ -9,7 +9,7 @@ refuses are loaded again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -129,6 +129,8 @@ class LoraLoader:
         busy: returns the adapters that a backend itself reports as in use, by its id.
         load_s: longest time for one load, the unloads before it included.
         done: called with each result.
+        check: returns why an adapter must not be loaded within so many seconds, empty where nothing is known against it; called before each
+            load, and before anything is evicted for it.
     """
 
     def __init__(
@@ -139,12 +141,15 @@ class LoraLoader:
         clock: Clock,
         load_s: float,
         done: Callable[[LoadDone], None] = lambda _: None,
+        *,
+        check: Callable[[Adapter, float], Awaitable[str]] | None = None,
     ) -> None:
         self.pool_adapters: Final = pool_adapters
         self.busy: Final = busy
         self.clock: Final = clock
         self.load_s: Final = load_s
         self.done: Final = done
+        self.check: Final = check
         self._upstreams = upstreams
         self._adapters_on: dict[str, LoadedAdapters] = {}
         # done when a backend leaves; made for backends that a request waits for, so bounded by the fleet
@@ -292,6 +297,10 @@ class _AdapterLoad:
             adapters.reported(await self._orders.listed(self._left_s()), changes)
             if adapters.has(served):
                 return ""  # another gateway process was faster
+            if loader.check is not None and (why := await loader.check(adapter, self._left_s())):
+                adapters.bar(served, why, loader.clock() + HOLD_OFF_S)
+                loader.done(LoadDone(self._backend, served, "load", why, loader.clock() - self._begun))
+                return why
             victims = adapters.begin(served, loader.clock(), loader.busy(self._backend))
         except (LoraUnavailable, FetchError) as error:
             return str(error)

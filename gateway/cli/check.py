@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
+from backends.lora.digest import REMEDY, NotAnAdapter, difference, readable, readable_digest
 from gateway.cli.connection import DEFAULT_CONFIG, TOKEN_VARIABLE, Config, StoreOptions
 from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
+from gateway.config.pools import LoraSettings
 from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
 from gateway.fleet.sources import clashes_in_files, problems_in_files
 from gateway.importing.plan import DOCUMENT_FILE, BadDocument, read_document
@@ -76,6 +78,7 @@ def check(
         problems += clashes_in_files(reading.settings, reading.located, os.environ)
         problems += _weak_secrets(reading.settings, reading.located)
         problems += _tokenizers(reading.settings, reading.located)
+        problems += _adapters(reading.settings, reading.located)
     ordered = sorted({_seen_from_here(problem) for problem in problems})
     notes = [] if ordered or reading.settings is None else [*reading.warnings, *_notes(reading.settings, policies, config.parent)]
     if form != "text":
@@ -181,7 +184,7 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
         about = f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}"
         lines.append(f"{about}, {count} backend{'s' * (count != 1)}{discovery}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
-        lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}" for lora in pool.loras]
+        lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}{_unchecked(lora)}" for lora in pool.loras]
     lines += [f"tokens of {entry.issuer} for {', '.join(entry.audiences)}" for entry in settings.auth.jwt]
     for policy in policies.policies() if policies is not None else ():
         scope = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
@@ -255,6 +258,25 @@ def _tokenizers(settings: Settings, located: Located) -> list[Problem]:
                 hint = f"name the served model's folder or tokenizer.json, or one of {', '.join(GENERAL)}"
                 problems.append(located.problem(("pools", at, "tokenizer"), str(error).removeprefix("tokenizer "), hint))
     return problems
+
+
+def _adapters(settings: Settings, located: Located) -> list[Problem]:
+    """Adapters that this machine can read and that have another digest than the settings say: no engine would be told to load them."""
+    problems = []
+    for i, pool in enumerate(settings.pools):
+        for j, lora in enumerate(pool.loras):
+            try:
+                digest = readable_digest(lora.path)
+            except NotAnAdapter as error:
+                problems.append(located.problem(("pools", i, "loras", j, "path"), str(error), "name the adapter's own folder"))
+            else:
+                if digest is not None and (differs := difference(lora.path, digest, lora.digest)):
+                    problems.append(located.problem(("pools", i, "loras", j, "digest"), differs, f"{REMEDY}: {digest}"))
+    return problems
+
+
+def _unchecked(lora: LoraSettings) -> str:
+    return "" if readable(lora.path) else " (not readable here, so its digest is not checked)"
 
 
 def _uncounted(settings: Settings) -> list[str]:

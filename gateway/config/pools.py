@@ -194,7 +194,12 @@ class LoraSettings(Strict):
         description="SHA-256 of the adapter's files, as `tidegate lora digest FOLDER` prints it. Engines know the adapter as `name@` "
         f"and the first {DIGEST_CHARS} digits, so other content is another adapter.",
     )
-    path: str = Field(min_length=1, max_length=4096, description="Path of the adapter on the engines' machines, not on this one.")
+    path: str = Field(
+        min_length=1,
+        max_length=4096,
+        description="Path of the adapter on the engines' machines. Where this machine can read an adapter there "
+        "too, the adapter is loaded only if its files have the digest.",
+    )
 
 
 _SERVICE: Final = re.compile(r"(^|\.)_")

@@ -22,6 +22,7 @@ import structlog
 from backends.attempt import RetryBudget
 from backends.dialects import DIALECTS
 from backends.hedge import Hedge
+from backends.lora.digest import DigestCheck
 from backends.lora.loader import LoadDone, LoraLoader, PoolAdapters
 from backends.lora.residency import Adapter
 from backends.ports import Upstream
@@ -227,7 +228,8 @@ def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstrea
         if pool.loras
     }
     busy = partial(adapters_in_use, live, time.monotonic)
-    return LoraLoader(stands, upstreams, busy, time.monotonic, settings.engines.lora_load_s, observe_load)
+    check = DigestCheck().mismatch
+    return LoraLoader(stands, upstreams, busy, time.monotonic, settings.engines.lora_load_s, observe_load, check=check)
 
 
 def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:

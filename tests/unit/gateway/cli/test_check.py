@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 import yaml
 
+from backends.lora.digest import lora_digest
 from gateway.cli import app
 from gateway.cli.check import check, command_sections, reference_sections, schemas
 from gateway.config.load import load_settings
@@ -359,3 +360,27 @@ def test_a_pool_at_a_hosted_provider_is_noted_and_own_machines_in_a_cloud_are_no
     (site / "tidegate.yaml").write_text(f"pools:\n  - name: chat\n    model: m\n    dialect: openai\n    backends:\n{backends}")
     done = Commands().invoke(app, ["check"])
     assert (done.exit_code, "note: pool chat is at api.openai.com: Tidegate is for self-hosted engines" in done.stderr) == (0, True)
+
+
+def test_an_adapter_that_can_be_read_here_has_the_digest_of_the_settings(site):
+    folder = site / "support-bot"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    right = lora_digest(folder)
+
+    def checked(digest, path):
+        loras = f"    loras:\n      - {{name: support-bot, digest: {digest}, path: {path}}}\n"
+        (site / "tidegate.yaml").write_text(SETTINGS + loras)
+        return run("check")
+
+    assert f"adapter support-bot, {right[:12]}, {folder}\n" in checked(right, folder).output
+    elsewhere = checked("1a" * 32, "/adapters/support-bot")
+    assert elsewhere.exit_code == 0
+    assert "/adapters/support-bot (not readable here, so its digest is not checked)" in elsewhere.output
+    wrong = checked("1a" * 32, folder)
+    assert wrong.exit_code == 1
+    assert f"the files in {folder} have the digest {right[:12]}… and not 1a1a1a1a1a1a…" in wrong.output
+    assert right in wrong.output
+    assert "tidegate.yaml:9:29: pools[0].loras[0].digest" in wrong.output
+    (folder / "two\nlines").touch()
+    assert "rename it" in checked(right, folder).output
