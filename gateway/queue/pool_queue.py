@@ -74,6 +74,10 @@ class Capacity:
             self._free_for[tenant] = free
         return free
 
+    def only_held_back(self, tenant: str) -> bool:
+        """Whether there is capacity, and this tenant has to leave it to others."""
+        return self._any and self._held_back(tenant)
+
     def all_for(self, tenant: str) -> bool:
         """Whether this tenant may use the whole capacity: only then does preempting another request help it."""
         return self._part_of(tenant) == 1.0
@@ -85,6 +89,9 @@ class Capacity:
 
 LONGEST_S: Final = 3600.0
 """The longest wait that is predicted, in seconds."""
+
+NO_TIER: Final = RANKS
+"""Lower than every class."""
 
 AT_ONCE: Final = WaitForecast()
 """The forecast of a request that need not wait."""
@@ -109,6 +116,7 @@ class PoolQueue:
     __slots__ = (
         "_capacity",
         "_clock",
+        "_held_tier",
         "_holds_more",
         "_hopeless",
         "_load_table",
@@ -160,6 +168,9 @@ class PoolQueue:
         self._rate = DrainRate()
         self._margin = ForecastMargin(RANKS)
         self._waiters: dict[int, Waiter[Any]] = {}
+        self._held_tier = NO_TIER
+        """The highest class of which the last look found a request that leaves the free capacity to other tenants: to those of its class
+        and of higher ones, because a lower class goes before it for no tenant."""
         self._hopeless: list[tuple[Waiter[Any], Fault]] = []
         """Waiters that no backend can serve any more; ended after the walk over the queue."""
         self._woken = False
@@ -179,7 +190,8 @@ class PoolQueue:
             return refusals.STOPPED, refusals.stopping()
         wait_s = self.predicted_s(place, read=read)
         if wait_s > may_s > 0 and not self._queue.tenant_count(place.tenant) and self._capacity.look():
-            wait_s = 0.0 if self._capacity.free_for(place.tenant) else wait_s  # those that wait have no right to this capacity
+            mine = place.tier <= self._held_tier and self._capacity.free_for(place.tenant)
+            wait_s = 0.0 if mine else wait_s  # those that wait have no right to this capacity
         if wait_s > may_s or may_s <= 0:
             self._margin.refused(rank_of(place))
             return refusals.TOO_LONG, refusals.too_long(wait_s, may_s, self._rng.random())
@@ -273,6 +285,7 @@ class PoolQueue:
     def _dispatch(self) -> None:
         self._woken = False
         while self.waiting and self._capacity.look():
+            self._held_tier = NO_TIER
             placeable = self._queue.next(self._can_place, self._holds_more)
             for waiter, fault in self._hopeless:
                 self.end(waiter, refusals.NOBODY, fault)
@@ -294,6 +307,10 @@ class PoolQueue:
 
     def _can_place(self, place: QueuedRequest) -> bool:
         if not self._capacity.free_for(place.tenant):
+            if self._capacity.only_held_back(place.tenant):
+                self._held_tier = min(self._held_tier, place.tier)
+            return False
+        if place.tier > self._held_tier:
             return False
         waiter = self._waiters[place.seq]
         try:

@@ -469,3 +469,27 @@ async def test_a_tenant_with_room_of_its_own_is_not_refused_for_the_wait_of_anot
     assert quiet.done() and not loud.done()
     world.queue.stop()
     await turns()
+
+
+async def test_what_is_kept_for_others_is_not_for_lower_classes_while_a_higher_one_waits() -> None:
+    """Else the headroom would turn the classes round: of a tenant with much in flight the critical request waited, and every place that
+    came free went to a batch request of a tenant with little."""
+    world = World()
+    (first,) = world.fill()
+    world.held_back = {"loud"}
+    _, urgent = await world.come(tenant="loud", tier=0)
+    _, batch = await world.come(tenant="quiet", tier=3)
+    _, equal = await world.come(tenant="calm", tier=0)
+    world.load_table.release(first)
+    await turns()
+    assert (equal.done(), batch.done(), urgent.done()) == (True, False, False), "of the same class the others go first"
+    world.load_table.release(world.charges.pop())
+    await turns()
+    assert (batch.done(), urgent.done()) == (False, False)
+    world.held_back.clear()
+    await world.later(0.3)
+    assert (batch.done(), urgent.done()) == (False, True)
+    world.load_table.release(world.charges.pop())
+    await turns()
+    assert batch.done()
+    assert world.defects == []
