@@ -33,6 +33,7 @@ from gateway.prompt.reader import Prompts
 from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
+from gateway.request.own_key import OwnSpend
 from policies.compile import PolicySet
 from policies.rollout.in_force import NOTHING, ActiveRollouts
 from routing.disaggregation import HandoverTerms
@@ -177,6 +178,8 @@ class Deps:
     decisions: Decisions
     budget: RetryBudget
     counters: Counters
+    own_spend: OwnSpend
+    """What callers are told of their spending."""
     holds: OpenHolds
     upstreams: dict[str, Upstream]
     """The ways to those backends that may get new requests, kept by `gateway.fleet.roster`; draining ones are not in it."""

@@ -12,13 +12,16 @@ from msgspec import structs
 
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
+from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
 from gateway.http.faults import render
 from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
+from gateway.http.openai.own_key import KeyFacts, render_own_key
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
+from gateway.request.own_key import own_lines, usages_of
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
 from gateway.request.settle import defect, open_story, record, refuse
@@ -30,6 +33,8 @@ from tenancy.prices import FREE
 INFERENCE: Final = {endpoint.path: endpoint for endpoint in Endpoint}
 MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
+OWN_KEY: Final = "/v1/key"
+"""What a caller's own key may do, and what is left of its limits."""
 HEALTH: Final = "/health"
 """The probe of load balancers that can probe only the port that they send requests to (docs/explanation/decisions/0007)."""
 AZURE: Final = "/openai"
@@ -75,7 +80,7 @@ class DataPort:
                 _health(exchange)
                 return
             path, deployment = usual(head.path)
-            if path in INFERENCE or path == MODELS or path.startswith(ONE_MODEL):
+            if path in INFERENCE or path in (MODELS, OWN_KEY) or path.startswith(ONE_MODEL):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
         if head.method != "POST":
@@ -116,9 +121,13 @@ class DataPort:
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
-        known = path in INFERENCE or path == MODELS or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
+        known = path in INFERENCE or path in (MODELS, OWN_KEY) or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         if not known:
-            hint = "Set base_url to end in /v1." if "/v1" + path in (*INFERENCE, MODELS) else "Routes are listed in docs/reference/api.md."
+            hint = (
+                "Set base_url to end in /v1."
+                if "/v1" + path in (*INFERENCE, MODELS, OWN_KEY)
+                else "Routes are listed in docs/reference/api.md."
+            )
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {hint}")
         if method == "OPTIONS" and b"origin" in head.headers:
             return self._preflight
@@ -126,18 +135,14 @@ class DataPort:
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only POST is allowed here.", detail="POST")
         if method not in ("GET", "HEAD"):
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only GET is allowed here.", detail="GET, HEAD")
-        return self._models
+        return self._own_key if path == OWN_KEY else self._models
 
     async def _models(self, exchange: Exchange, story: Story) -> None:
         """Answer with the models that the caller may use, or with one model."""
         deps = self._deps
         story.asked.endpoint = MODELS
         caller = await authenticate(exchange, story, deps)
-        policies = deps.live.policies
-        story.asked.policy_digest = policies.digest
-        policy = policies.for_tenant(caller.tenant)
-        rights = grant_of(caller, deps).rights
-        models = {name for name, rule in policy.models.items() if exists_for(rights, rule)} if policy is not None else set()
+        policy, models = self._allowed(caller, story)
         path = exchange.head.path
         if path == MODELS:
             body = render_models([self._facts(name, policy, caller.project) for name in sorted(models)], created=deps.started_unix)
@@ -149,6 +154,30 @@ class DataPort:
             body = render_model(self._facts(name, policy, caller.project), created=deps.started_unix)
         story.settled.status = 200
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False), body)
+
+    def _allowed(self, caller: Caller, story: Story) -> tuple[TenantPolicy | None, set[str]]:
+        """The caller's policy, and the models that the caller may use."""
+        deps = self._deps
+        policies = deps.live.policies
+        story.asked.policy_digest = policies.digest
+        policy = policies.for_tenant(caller.tenant)
+        rights = grant_of(caller, deps).rights
+        return policy, {name for name, rule in policy.models.items() if exists_for(rights, rule)} if policy is not None else set()
+
+    async def _own_key(self, exchange: Exchange, story: Story) -> None:
+        """Answer with what the caller's own key may use, has used and has left."""
+        deps = self._deps
+        story.asked.endpoint = OWN_KEY
+        caller = await authenticate(exchange, story, deps)
+        _, models = self._allowed(caller, story)
+        grant, key = grant_of(caller, deps), deps.live.directory.key(caller.key_id)
+        label, expires = (key.label, key.expires_unix) if key is not None else ("", None)
+        facts = KeyFacts(caller.tenant, caller.project, caller.key_id, label, expires, sorted(models))
+        lines, looked_unix = own_lines(grant), deps.wall()
+        usages = await usages_of(grant, lines, deps.counters)
+        body = render_own_key(facts, lines, usages, await deps.own_spend.of(caller), looked_unix)
+        story.settled.status = 200
+        exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False) + b"cache-control: no-store\r\n", body)
 
     def _facts(self, name: str, policy: TenantPolicy | None, project: str) -> ModelFacts:
         """What the caller may know of one model. Where several pools serve it, what holds for each of them."""

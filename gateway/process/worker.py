@@ -200,6 +200,7 @@ class _Worker:
             log_defect=_log_defect,
             observe_load=self._observe_load,
             usage=self._usage,
+            spend=stores.spend if self._usage is not None else None,
             observe_decision=self._metrics.observe_decision,
             count_prefix=self._metrics.count_prefix,
         )

@@ -46,6 +46,7 @@ from gateway.queue.preempt import Preemption
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
+from gateway.request.own_key import OwnSpend
 from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
@@ -57,6 +58,7 @@ from tenancy.estimate import OutputQuantiles
 from tenancy.keys import Pepper
 from tenancy.ports import Counters
 from tenancy.stores.memory import MemoryCounters, SteadyWall, up_time
+from tenancy.usage import SpendReader
 
 __all__ = [
     "VocabularyError",
@@ -140,6 +142,7 @@ def deps_for(
     log_defect: Callable[[BaseException, str], None],
     observe_load: Callable[[LoadDone], None] = lambda _: None,
     usage: UsageWriter | None = None,
+    spend: SpendReader | None = None,
     observe_decision: Callable[[Route, float], None] | None = None,
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
 ) -> Deps:
@@ -172,6 +175,7 @@ def deps_for(
         decisions=Decisions(),
         budget=RetryBudget(),
         counters=counters if counters is not None else MemoryCounters(SteadyWall(time.time, up_time)),
+        own_spend=OwnSpend(spend, time.monotonic, time.time),
         holds=OpenHolds(time.monotonic, usage.opened, usage.dropped) if usage is not None else OpenHolds(time.monotonic),
         upstreams=upstreams,
         loras=_lora_loader(settings, live, upstreams, observe_load),
