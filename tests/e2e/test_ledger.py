@@ -54,6 +54,9 @@ async def burst(url: str, headers: dict[str, str], count: int) -> None:
 async def test_after_sigterm_the_ledger_is_complete(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url, workers=2) as served:
         await burst(served.url, served.headers, 40)
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
+            spend = (await client.get(f"{served.url}/v1/key", headers=served.headers)).json()["spend"]
+        assert (spend["tenant_usd"], spend["key_usd"]) == ("0.00", "0.00"), "the model has no price, and the ledger is asked"
         served.process.terminate()
         assert await asyncio.to_thread(served.process.wait, 20) == 0
         truth = logged(served.log_lines())
