@@ -26,7 +26,7 @@ ROWS: Final[Mapping[str, str]] = {
     "slow reader": "500 at 1 KiB/s: memory grows by at most 150 MiB, others are served, all are cut",
     "slow or idle sockets": "5,000 slow and 10,000 idle ones: every request of a good caller succeeds, the slow get a 408, at most 500 MiB",
     "giant body": "1 GiB in chunks: 413, at most 16 MiB more memory",
-    "compression bomb": "10 GiB in 10 MiB: 415 for its header, nothing is ever unpacked",
+    "compression bomb": "5 GiB in 5 MiB: 413, unpacked to the limit of a body and no further, at most 32 MiB more memory",
     "chunk flood": "1,000,000 chunks of a byte, endless extensions and trailers: 413, at most 16 MiB more memory",
     "deep or doubtful JSON": "depth, doubled keys, bad UTF-8, odd numbers: 400 within 5 ms",
     "smuggling": "60 raw vectors: 400 and closed, no two sides disagree",

@@ -1,6 +1,7 @@
 """Bodies above the usual size over real sockets: a policy allows them, a total bounds them, and nothing is read for strangers."""
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable, Collection
 
 import pytest
@@ -44,7 +45,13 @@ def chunked(size: int) -> bytes:
     return b"POST /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
 
 
-@pytest.mark.parametrize("form", [declared, chunked])
+def packed(size: int) -> bytes:
+    body = gzip.compress(b"x" * size)
+    head = b"POST /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+@pytest.mark.parametrize("form", [declared, chunked, packed])
 @pytest.mark.parametrize(
     ("allowed", "size", "status"),
     [

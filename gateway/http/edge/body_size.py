@@ -2,7 +2,7 @@
 reserved from one total per worker, so that policies that allow a lot do not take the memory of all other requests."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from domain import retry_after
 from domain.faults import Fault, Kind
@@ -10,6 +10,8 @@ from domain.faults import Fault, Kind
 if TYPE_CHECKING:
     from gateway.http.edge.connections import Connections
     from gateway.http.edge.exchange import Exchange
+
+REMEDY: Final = "Send less in one request, or ask the operator for more (caps.body_bytes of the policy, data.limits of the settings)."
 
 
 def body_too_large(size: int | None, most: int) -> Fault:
@@ -19,8 +21,7 @@ def body_too_large(size: int | None, most: int) -> Fault:
         size: its size in bytes; None where it was cut off at `most`.
     """
     found = f"{size} bytes, and at most {most}" if size is not None else f"more than the {most}"
-    remedy = "Send less in one request, or ask the operator for more (caps.body_bytes of the policy, data.limits of the settings)."
-    return Fault(Kind.BODY_TOO_LARGE, f"The body has {found} bytes that are allowed. {remedy}")
+    return Fault(Kind.BODY_TOO_LARGE, f"The body has {found} bytes that are allowed. {REMEDY}")
 
 
 def reserve_body(exchange: "Exchange", allowed: Collection[int | None], connections: "Connections") -> Fault | None:

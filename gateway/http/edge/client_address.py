@@ -14,7 +14,8 @@ import msgspec
 MOST_PROXIES: Final = 16
 """Entries of the list that are read, from its end: more proxies than anybody has."""
 
-_FOR: Final = re.compile(r"(?:^|;)\s*for=(?:\"([^\"]*)\"|([^;,\s]*))", re.IGNORECASE)
+_PAIR: Final = re.compile(r"""[ \t]*(?:([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^\s;,"]*)))?[ \t]*([;,]|\Z)""")
+"""One pair of `Forwarded`, or none, and the separator behind it. A value without quotes may have a colon, because proxies write so."""
 
 
 class TrustedProxies(msgspec.Struct, frozen=True):
@@ -39,8 +40,10 @@ class TrustedProxies(msgspec.Struct, frozen=True):
         listed = headers.get(self.header.encode("ascii"))
         if listed is None or nearest is None or not self._trusted(nearest):
             return peer
-        for entry in reversed(listed.decode("latin-1").split(",")[-MOST_PROXIES:]):
-            told = _address(_forwarded_for(entry) if self.header == "forwarded" else entry.strip())
+        text = listed.decode("latin-1")
+        entries = forwarded_for(text) if self.header == "forwarded" else text.split(",")
+        for entry in reversed(entries[-MOST_PROXIES:]):
+            told = _address(entry.strip())
             if told is None:
                 break  # an odd entry, such as `unknown`: the caller of the proxy behind it is not known
             nearest = told
@@ -52,10 +55,29 @@ class TrustedProxies(msgspec.Struct, frozen=True):
         return any(address in network for network in self.networks if network.version == address.version)
 
 
-def _forwarded_for(element: str) -> str:
-    """The node of one element of `Forwarded` (RFC 7239); empty where it names none."""
-    found = _FOR.search(element)
-    return (found[1] or found[2] or "") if found is not None else ""
+def forwarded_for(text: str) -> list[str]:
+    """The node that each element of `Forwarded` (RFC 7239) says its proxy was called by; empty for an element that says none, or two.
+
+    Separators in quotes are text. Where the header is not of the grammar, nobody can say where an element begins: its callers may have
+    written quotes around the addresses that the proxies added, so the only node is an empty one.
+    """
+    nodes: list[str] = []
+    found: list[str] = []
+    any_pair, at = False, 0
+    while (pair := _PAIR.match(text, at)) is not None:
+        name, quoted, plain, separator = pair.groups()
+        if name is not None:
+            any_pair = True
+            if name.lower() == "for":
+                found.append(plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+        if separator != ";":
+            if any_pair:
+                nodes.append(found[0] if len(found) == 1 else "")
+            any_pair, found = False, []
+            if not separator:
+                return nodes
+        at = pair.end()
+    return [""]
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:

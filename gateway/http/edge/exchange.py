@@ -12,6 +12,7 @@ import msgspec
 
 from domain.faults import Fault, Kind
 from gateway.http.edge.body_size import body_too_large, reserve_size
+from gateway.http.edge.content_coding import unpacked
 from gateway.http.edge.head import RequestHead
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Exchange(msgspec.Struct, eq=False):
     # --- the request's body ---------------------------------------------------------------------------------------
 
     async def body(self, allowed: Collection[int | None] = ()) -> bytes:
-        """The whole request body.
+        """The whole request body, unpacked where it came compressed.
 
         Args:
             allowed: the sizes in bytes that the caller's policy allows, of which the largest counts; None in it, and none at all, stands
@@ -120,7 +121,7 @@ class Exchange(msgspec.Struct, eq=False):
 
         Raises:
             Fault: BODY_TOO_LARGE, REQUEST_TIMEOUT, MALFORMED_HTTP or CLIENT_GONE, when it will not come; OVERLOADED where too many large
-                bodies are held already.
+                bodies are held already; BODY_TOO_LARGE or INVALID_JSON, when it cannot be unpacked.
         """
         if self.refusal is None:
             self._connection.allow_body(self, allowed)
@@ -131,7 +132,22 @@ class Exchange(msgspec.Struct, eq=False):
             await self.waiter
         if self.refusal is not None:
             raise self.refusal
+        if self.head.coding:
+            await self._unpack(allowed)
         return self.received if isinstance(self.received, bytes) else bytes(self.received)
+
+    async def _unpack(self, allowed: Collection[int | None]) -> None:
+        """Unpack the body. What it may become is reserved until its size is known."""
+        connections = self._connection.connections
+        most = connections.limits.body_most(allowed)
+        refusal = reserve_size(self, most, connections)
+        if refusal is not None:
+            raise refusal
+        self.received = await unpacked(self.received, self.head.coding, most)
+        self.head = msgspec.structs.replace(self.head, coding="")
+        if not self.gone:  # else everything is given back already
+            self._free_body()
+            reserve_size(self, len(self.received), connections)
 
     def _free_body(self) -> None:
         self._connection.connections.large_bodies -= self.body_reserved

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from domain.faults import Fault, Kind
+from gateway.http.edge.content_coding import CODINGS
 
 ONCE: Final = frozenset(
     {
@@ -55,6 +56,8 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     keep_alive: bool
     deployment: str = ""
     """The model that an Azure path names; empty for any other path."""
+    coding: str = ""
+    """The content coding of the body; empty for none."""
 
     @property
     def has_body(self) -> bool:
@@ -105,14 +108,18 @@ def checked_head(
     coding = headers.get(b"transfer-encoding")
     if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
         raise Fault(Kind.MALFORMED_HTTP, "The only transfer coding accepted is 'chunked', in HTTP/1.1.")
-    encoding = headers.get(b"content-encoding")
-    if encoding is not None and encoding.lower() != b"identity":
-        raise Fault(Kind.UNSUPPORTED_MEDIA, "Compressed request bodies are not accepted; send the JSON as it is.")
+    body_coding = ""
+    if b"content-encoding" in headers and (encoding := headers[b"content-encoding"].lower()) != b"identity":
+        body_coding = CODINGS.get(encoding, "")
+        if not body_coding:
+            accepted = "'gzip', 'deflate' and 'identity', one of them"
+            raise Fault(Kind.UNSUPPORTED_MEDIA, f"The 'content-encoding' of a request may be {accepted}. Or send the JSON without it.")
     expect = headers.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise Fault(Kind.EXPECTATION_FAILED, "The only expectation met here is '100-continue'.")
     path = target.partition(b"?")[0].decode("latin-1")
-    return RequestHead(method.decode("ascii"), path, headers, int(length) if length else None, coding is not None, keep_alive)
+    size = int(length) if length else None
+    return RequestHead(method.decode("ascii"), path, headers, size, coding is not None, keep_alive, coding=body_coding)
 
 
 def size_of(headers: dict[bytes, bytes]) -> int:

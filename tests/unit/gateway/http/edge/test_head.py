@@ -37,7 +37,8 @@ def test_only_versions_we_speak(version: str) -> None:
     ("headers", "kind"),
     [
         ({b"transfer-encoding": b"gzip, chunked"}, Kind.MALFORMED_HTTP),
-        ({b"content-encoding": b"gzip"}, Kind.UNSUPPORTED_MEDIA),
+        ({b"content-encoding": b"br"}, Kind.UNSUPPORTED_MEDIA),
+        ({b"content-encoding": b"gzip, gzip"}, Kind.UNSUPPORTED_MEDIA),
         ({b"expect": b"a-miracle"}, Kind.EXPECTATION_FAILED),
         ({b"host": b"a b"}, Kind.MALFORMED_HTTP),
         ({b"host": b"a/../b"}, Kind.MALFORMED_HTTP),
@@ -60,6 +61,8 @@ def test_a_host_must_be_served_here_when_hosts_are_listed() -> None:
 
 def test_harmless_codings_pass() -> None:
     assert not head({b"content-encoding": b"identity"}).has_body
+    assert head({b"content-encoding": b"Identity"}).coding == ""
+    assert head({b"content-encoding": b"GZip"}).coding == "gzip"
     assert head({b"transfer-encoding": b"Chunked"}).has_body
     assert head({b"content-length": b"3"}).has_body
     assert not head({b"content-length": b"0"}).has_body
