@@ -14,8 +14,11 @@ import msgspec
 MOST_PROXIES: Final = 16
 """Entries of the list that are read, from its end: more proxies than anybody has."""
 
-_PAIR: Final = re.compile(r"""[ \t]*(?:([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^\s;,"]*)))?[ \t]*([;,]|\Z)""")
-"""One pair of `Forwarded`, or none, and the separator behind it. A value without quotes may have a colon, because proxies write so."""
+_PAIR: Final = re.compile(r"""[ \t]*+(?:([!#$%&'*+.^_`|~0-9A-Za-z-]++)=(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|([^\s;,"]*+)))?+[ \t]*+([;,]|\Z)""")
+"""One pair of `Forwarded`, or none, and the separator behind it. A value without quotes may have a colon, because proxies write so.
+
+Its repetitions give nothing back (`*+`): two that may share a run of blanks would try every way to divide it.
+"""
 
 
 class TrustedProxies(msgspec.Struct, frozen=True):

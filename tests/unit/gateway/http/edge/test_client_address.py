@@ -83,3 +83,9 @@ def test_a_header_of_open_quotes_takes_linear_time() -> None:
     """2,000 quotes and commas are matched once each; a pattern that looks for the end of each again takes seconds for them."""
     for listed in (b'",' * 8000, b"\\" * 16000, b'for="' + b"\\" * 15999, b"a=" * 8000, b"a=b;" * 4000):
         assert STANDARD.client("10.0.0.1", {b"forwarded": listed}) == "10.0.0.1"
+
+
+def test_a_run_of_blanks_is_looked_at_once() -> None:
+    """A pattern that tries every way to divide the blanks takes minutes for them, more than the time limit of a test."""
+    for blank in (b" ", b"\t"):
+        assert STANDARD.client("10.0.0.1", {b"forwarded": b"for=203.0.113.7;" + blank * 400_000 + b"="}) == "10.0.0.1"
