@@ -17,9 +17,11 @@ from typing import Any
 
 import httpx
 
+from tests.time_limit import slowdown
+
 ROOT = Path(__file__).parents[2]
 READY_S = 180.0
-"""Longest wait for an engine; vLLM takes 20 s on two quiet cores, SGLang as long."""
+"""Longest wait for an engine on a quiet machine; vLLM takes 20 s on two quiet cores, SGLang as long."""
 STOP_S = 20.0
 GAP_S = 12.0
 """The gateway's limit on silence inside a stream. Two busy cores were seen to hold an answer back for 7 s."""
@@ -58,14 +60,15 @@ class Process:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def wait_ready(self, path: str = "/health") -> None:
-        deadline = time.monotonic() + READY_S
+        within_s = READY_S * slowdown()
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             assert self.child.poll() is None, f"{self.name} ended with {self.child.returncode}:\n{self.tail()}"
             with contextlib.suppress(httpx.TransportError):
                 if self.get(path).status_code == 200:
                     return
             time.sleep(0.1)
-        raise AssertionError(f"{self.name} is not ready after {READY_S:.0f} s:\n{self.tail()}")
+        raise AssertionError(f"{self.name} is not ready after {within_s:.0f} s:\n{self.tail()}")
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])

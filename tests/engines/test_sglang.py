@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from backends.lora.digest import lora_digest
 from tests.engines.asking import LONG, ask, cached, post, refused, until
 from tests.engines.processes import (
     GAP_S,
@@ -70,6 +71,55 @@ def bench() -> Iterator[Bench]:
             gateway = serve_tidegate(home / "gateway", [pool, ghost_of(pool)], token_gap_s=GAP_S)
             with stopping(gateway):
                 yield Bench(engine, gateway, kv, load_at)
+
+
+@dataclass
+class LoraBench:
+    engine: Process
+    gateway: Tidegate
+
+    def loaded(self) -> set[str]:
+        """The last letters of the names of the adapters that the engine lists."""
+        listed = [model["id"] for model in self.engine.get("/v1/models").json()["data"] if model.get("parent")]
+        return {name.partition("@")[0].removeprefix("adapter-") for name in listed}
+
+
+@pytest.fixture(scope="session")
+def loras() -> Iterator[LoraBench]:
+    """An engine of its own, because adapters change how SGLang batches."""
+    python = engine_python(".venv-sglang", "test-engines-sglang")
+    with engine_home("sglang-loras") as home:
+        model = tiny_model(python, home)
+        options = ["--enable-lora", "--lora-backend", "torch_native", "--max-lora-rank", "8", "--lora-target-modules", "q_proj", "v_proj"]
+        options += ["--max-loras-per-batch", "2", "--max-loaded-loras", "2", "--max-running-requests", str(SEQUENCES)]
+        engine = start_sglang(python, model, home, "sglang-loras", *options, "--enable-metrics", "--enable-cache-report")
+        with stopping(engine):
+            engine.wait_ready()
+            adapters = [
+                {"name": f"adapter-{of}", "digest": lora_digest(model / f"lora-{of}"), "path": str(model / f"lora-{of}")} for of in "abc"
+            ]
+            backend = {"id": "sgl", "url": engine.url}
+            pool = {"name": "sgl", "model": SERVED, "dialect": "sglang", "backends": [backend], "loras": adapters, "max_loras": 2}
+            adapted = [{"name": f"model-{of}", "pool": "sgl", "lora": f"adapter-{of}"} for of in "abc"]
+            gateway = serve_tidegate(home / "gateway", [pool], *adapted, token_gap_s=GAP_S)
+            with stopping(gateway):
+                yield LoraBench(engine, gateway)
+
+
+async def test_three_adapters_take_turns_in_two_slots(loras: LoraBench) -> None:
+    """The least recently used one makes room, and each answers as itself after its return."""
+    said: dict[str, set[str]] = {letter: set() for letter in "abc"}
+    async with loras.gateway.client() as client:
+        plain = await post(client, MODEL, content="Who are you?")
+        assert plain.status_code == 200, plain.text
+        for letter, there in (("a", "a"), ("b", "ab"), ("c", "bc"), ("a", "ca"), ("b", "ab")):
+            reply = await post(client, f"model-{letter}", content="Who are you?")
+            assert reply.status_code == 200, (reply.text, loras.engine.tail(), loras.gateway.tail())
+            assert reply.json()["model"] == f"model-{letter}"
+            said[letter].add(reply.json()["choices"][0]["message"]["content"])
+            assert loras.loaded() == set(there)
+    assert [len(texts) for texts in said.values()] == [1, 1, 1], said
+    assert len(set.union(*said.values(), {plain.json()["choices"][0]["message"]["content"]})) == 4, "all say something of their own"
 
 
 async def test_streaming_chunk_by_chunk_and_one_end(bench: Bench) -> None:

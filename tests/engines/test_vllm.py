@@ -2,6 +2,8 @@
 
 `main` has queue, adapters, priorities and KV events, and drains on SIGTERM; `small` takes one request at a time, asks for a
 key, and drops everything on SIGTERM, which is vLLM's default.
+
+Size: all tests share two engines, which take minutes to start.
 """
 
 import asyncio
@@ -43,7 +45,7 @@ ENGINE_KEY = "the-engines-own-key"
 BLOCK, BLOCKS, SEQUENCES, QUEUE = 32, 1024, 8, 40
 DRAIN_S = 240
 """A busy machine was seen to make less than 80 tokens a second for each stream."""
-MODEL, ADAPTED = "main-model", "adapted-model"
+MODEL, ADAPTED = "main-model", "adapted-b"
 Found = TypeVar("Found")
 
 
@@ -78,15 +80,21 @@ def bench() -> Iterator[Bench]:
             main.wait_ready()
             small.wait_ready()
             (home / "engine.key").write_text(ENGINE_KEY)
-            digest = lora_digest(model / "lora-b")
-            adapter = {"name": "adapter-b", "digest": digest, "path": str(model / "lora-b")}
-            adapted = {"name": ADAPTED, "pool": "main", "lora": "adapter-b"}
-            gateway = serve_tidegate(home / "gateway", pools(main, small, home, adapter), adapted, token_gap_s=GAP_S)
+            adapters = {letter: model / f"lora-{letter}" for letter in "abc"}
+            loras = [{"name": f"adapter-{of}", "digest": lora_digest(path), "path": str(path)} for of, path in adapters.items()]
+            wrong = {"name": "adapter-wrong", "digest": lora_digest(adapters["a"]), "path": str(adapters["b"])}
+            adapted = [{"name": model_of(lora["name"]), "pool": "main", "lora": lora["name"]} for lora in (*loras, wrong)]
+            gateway = serve_tidegate(home / "gateway", pools(main, small, home, [*loras, wrong]), *adapted, token_gap_s=GAP_S)
             with stopping(gateway):
                 yield Bench(main, small, gateway, kv, model)
 
 
-def pools(main: Process, small: Process, home: Path, adapter: dict[str, str]) -> list[dict[str, Any]]:
+def model_of(adapter: str) -> str:
+    """The public model that is an adapter."""
+    return adapter.replace("adapter", "adapted")
+
+
+def pools(main: Process, small: Process, home: Path, loras: list[dict[str, str]]) -> list[dict[str, Any]]:
     kv = {"endpoint": f"ipc://{home}/kv", "replay": f"ipc://{home}/replay"}
     with_key = {"model": SERVED, "api_key": {"file": str(home / "engine.key")}}
     return [
@@ -94,7 +102,7 @@ def pools(main: Process, small: Process, home: Path, adapter: dict[str, str]) ->
             "name": "main",
             "model": SERVED,
             "backends": [{"id": "main", "url": main.url, "kv_events": kv}],
-            "loras": [adapter],
+            "loras": loras,
             "max_loras": 2,
         },
         {"name": "small", **with_key, "backends": [{"id": "small", "url": small.url}]},
@@ -451,6 +459,40 @@ async def test_a_tenants_adapter_is_loaded_on_demand(bench: Bench) -> None:
     assert said != plain
     assert adapted[0].json()["model"] == ADAPTED
     assert "adapter-b" not in adapted[0].text
+
+
+async def test_three_adapters_take_turns_in_two_slots(bench: Bench) -> None:
+    """The least recently used one makes room; each answers as itself after its return, and a stream keeps its adapter where it is."""
+
+    def loaded() -> set[str]:
+        listed = (model["id"].partition("@")[0] for model in bench.main.get("/v1/models").json()["data"] if "@" in model["id"])
+        return {name.removeprefix("adapter-") for name in listed}
+
+    said: dict[str, set[str]] = {letter: set() for letter in "abc"}
+    async with bench.gateway.client() as client:
+        for letter, there in (("a", ""), ("b", "ab"), ("c", "bc"), ("a", "ca"), ("b", "ab")):
+            reply = await post(client, model_of(f"adapter-{letter}"), content="Who are you?")
+            assert reply.status_code == 200, reply.text
+            said[letter].add(reply.json()["choices"][0]["message"]["content"])
+            assert loaded() == set(there) or not there, "what was there before the first is another test's"
+        begun = asyncio.Event()
+        busy = asyncio.create_task(stream(client, begun=begun, **ask(model_of("adapter-a"), max_tokens=1500)))
+        await asyncio.wait_for(begun.wait(), 60)
+        assert (await post(client, model_of("adapter-c"), content="Who are you?")).status_code == 200
+        assert loaded() == {"a", "c"}, "adapter-b was used later than adapter-a, and has no request"
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)
+    assert [len(texts) for texts in said.values()] == [1, 1, 1], said
+    assert len(set.union(*said.values())) == 3, "three adapters say three things"
+
+
+async def test_an_adapter_with_other_bytes_than_its_digest_names_is_never_loaded(bench: Bench) -> None:
+    """The gateway can read the files on this machine: the folder of adapter-b under the digest of adapter-a."""
+    async with bench.gateway.client() as client:
+        reply = await post(client, model_of("adapter-wrong"))
+    assert reply.status_code == 503
+    assert "adapter-wrong" not in bench.main.get("/v1/models").text
+    assert "have the digest" in bench.gateway.log.read_text()
 
 
 # --- the end --------------------------------------------------------------------------------------------------------------
