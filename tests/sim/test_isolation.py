@@ -147,7 +147,10 @@ class Shorts(Neighbours):
 def test_a_tenant_with_twenty_times_the_load_of_others_costs_them_no_answer_and_little_time(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """R56 asks for 1.15 times the time to the first token. docs/explanation/overload.md says why that takes idle slots."""
+    """Of R56 this holds: no 429 and no other failure of the others beside a tenant with twenty times the load of each of them.
+
+    Its other figure, at most 1.15 times their time to the first token, is not held with the defaults: docs/explanation/overload.md says why
+    that takes idle slots. The bound here is of what is reached."""
     alone, beside = Shorts(tmp_path, noisy=False), Shorts(tmp_path, noisy=True)
     ratio = beside.p99_s() / alone.p99_s()
     loud = beside.records(of_noisy=True, from_s=Shorts.WARM_S)
