@@ -26,6 +26,8 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
     """The end user that a JWT asserts; empty for none, and then the request's own label counts."""
     tags: tuple[tuple[str, str], ...] = ()
     """Tags of the API key: names and values."""
+    networks: tuple[str, ...] = ()
+    """Networks that the API key may be used from; empty for everywhere."""
 
     @property
     def by_token(self) -> bool:

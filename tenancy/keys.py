@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from domain.identity import Caller, KeyId, ProjectId, TenantId
+from tenancy.key_networks import Networks
 from tenancy.rights import INFERENCE_ONLY, NO_RIGHTS_SET, KeyScope, Rights, Role
 
 MAX_TAGS: Final = 16
@@ -156,6 +157,8 @@ class KeyRecord(msgspec.Struct, frozen=True):
     version: int = 1
     tags: Tags = ()
     """Matched by policy rules."""
+    networks: Networks = ()
+    """Where the key may be used from; empty for everywhere."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.digests) <= 2 or (len(self.digests) == 2) is not (self.old_until_unix is not None):
@@ -306,7 +309,7 @@ class KeyRing:
         is_old = hmac.compare_digest(digests[-1], computed)
         if record is None or not is_current | is_old:
             return None
-        caller = Caller(record.tenant, record.project, record.id, tags=record.tags)
+        caller = Caller(record.tenant, record.project, record.id, tags=record.tags, networks=record.networks)
         return _Verified(caller, _valid_until(record, None if is_current else record.old_until_unix), record.scopes)
 
     def __repr__(self) -> str:

@@ -25,6 +25,7 @@ import structlog
 from domain.clock import Clock, WallClock
 from domain.identity import TenantId
 from gateway.admin.problem import AdminProblem
+from tenancy.key_networks import Networks, may_come_from
 from tenancy.limits import Level, Scope
 from tenancy.rights import Role
 
@@ -167,6 +168,8 @@ class Principal(msgspec.Struct, frozen=True):
     roles: frozenset[Role]
     tenant: TenantId | None = None
     """The tenant of the key or token; a tenant-admin sees no other tenant."""
+    networks: Networks = ()
+    """Where the key may be used from; empty for everywhere."""
 
 
 Holder = Callable[[str, float], Awaitable["Principal | None"]]
@@ -213,7 +216,8 @@ class Authenticator:
         self._log_lines = BoundedLines(clock)
 
     async def authenticate(self, authorization: str, method: str, path: str, address: str) -> Principal:
-        """The caller who sends this `Authorization` header. Raises Problem 401, the same for every reason, and whatever `holder` raises."""
+        """The caller who sends this `Authorization` header. Raises Problem 401, the same for every reason, 403 for a key
+        that may not be used from `address`, and whatever `holder` raises."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() == "bearer" and token and len(token) <= MAX_TOKEN_CHARS:
@@ -223,6 +227,10 @@ class Authenticator:
                 return Principal(BOOTSTRAP, frozenset({Role.OWNER}))
             holder = await self._holder(token, self._wall())
             if holder is not None:
+                if not may_come_from(holder.networks, address):
+                    self._log_lines.refused(method, path, address)
+                    seen = address or "a connection without an address"
+                    raise AdminProblem(403, "forbidden", f"This key may not be used from {seen}.")
                 return holder
         self._log_lines.refused(method, path, address)
         message = "The admin token is missing or wrong. Send it, or an API key with a role, as 'Authorization: Bearer TOKEN'."

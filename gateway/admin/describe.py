@@ -22,6 +22,7 @@ from domain.strict import Strict
 from gateway.admin.call import AdminCall, call_of
 from gateway.admin.problem import AdminProblem
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, MAX_LABEL_CHARS, NAME, NAME_RULE, Organisation, Project, Tenant
+from tenancy.key_networks import MAX_NETWORK_CHARS, MAX_NETWORKS
 from tenancy.keys import MAX_OVERLAP_S, MAX_TAG_VALUE_CHARS, MAX_TAGS, OVERLAP_S, KeyRecord
 from tenancy.keys import TAG_NAME as TAG_NAME
 from tenancy.rights import MAX_CAP, MAX_NAME_CHARS, MAX_NAMES, Caps, KeyScope, Rights, Role
@@ -133,6 +134,7 @@ TagsBody = dict[
     Annotated[str, Field(max_length=32, pattern=f"^{TAG_NAME.pattern}$")],
     Annotated[str, Field(min_length=1, max_length=MAX_TAG_VALUE_CHARS), AfterValidator(_storable)],
 ]
+NetworksBody = list[Annotated[str, Field(min_length=1, max_length=MAX_NETWORK_CHARS)]]
 Moment = Annotated[float, Field(strict=False, ge=0, le=MAX_UNIX, allow_inf_nan=False)]
 
 
@@ -213,6 +215,12 @@ class KeyBody(Strict):
         default_factory=dict, max_length=MAX_TAGS, description="Tags that policy rules can test (`key_tags`); changed as a whole."
     )
 
+    networks: NetworksBody = Field(
+        default_factory=list,
+        max_length=MAX_NETWORKS,
+        description="Networks, as address/bits, that the key may be used from; none for everywhere; changed as a whole.",
+    )
+
     def roles_wanted(self) -> frozenset[Role]:
         """The roles as the directory stores them."""
         return frozenset(map(Role, self.roles))
@@ -274,6 +282,7 @@ class KeyShown(BaseModel):
     inference: bool
     rights: RightsBody
     tags: dict[str, str]
+    networks: list[str]
 
 
 class KeyMade(KeyShown):
@@ -309,6 +318,7 @@ def key_shown(record: KeyRecord) -> dict[str, Any]:
         "inference": KeyScope.INFERENCE in record.scopes,
         "rights": rights_shown(record.rights),
         "tags": dict(record.tags),
+        "networks": list(record.networks),
     }
 
 

@@ -14,8 +14,9 @@ from gateway.cli.connection import StoreOptions
 from gateway.cli.durations import DURATION, seconds_of, shown_duration
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import AsJson, OutputOptions, err, fail, moment, out, print_json
-from gateway.cli.rights import RightsOptions, shown_rights
+from gateway.cli.rights import ANY, RightsOptions, shown_rights
 from tenancy.accounts import DEFAULT_PROJECT, MAX_LABEL_CHARS
+from tenancy.key_networks import BadNetworks, key_networks_of
 from tenancy.keys import MAX_OVERLAP_S, OVERLAP_S, BadTags, Tags, tags_of, written_tags
 
 keys_app = CommandGroup("API keys.")
@@ -23,7 +24,7 @@ keys_app = CommandGroup("API keys.")
 MAX_EXPIRY_S: Final = 36_500 * 86_400.0
 NEVER: Final = "never"
 SHOWN: Final = (
-    *("id", "tenant", "project", "label", "roles", "tags", "disabled"),
+    *("id", "tenant", "project", "label", "roles", "tags", "networks", "disabled"),
     *("created_unix", "expires_unix", "revoked_unix", "old_until_unix"),
 )
 COLUMNS: Final = ("id", "tenant", "project", "label", "state", "created_unix", "expires")
@@ -34,6 +35,13 @@ Label = Annotated[str | None, typer.Option(help=f"A note for people, at most {MA
 Expires = Annotated[str | None, typer.Option(metavar="DURATION", help=f"When it expires, counted from now, {DURATION}, or {NEVER}.")]
 Tag = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A tag for the rules of policies; again for further ones; others stay.")
+]
+
+NetworksOption = Annotated[
+    str | None,
+    typer.Option(
+        "--networks", metavar="CIDR,…", help=f"Networks it may be used from, with commas, as 203.0.113.0/24; {ANY} for everywhere."
+    ),
 ]
 
 
@@ -47,6 +55,7 @@ def create_key(
     expires: Expires = None,
     create_tenant: Annotated[bool, typer.Option("--create-tenant", help="Make the tenant if it does not exist.")] = False,
     tag: Tag = None,
+    networks: NetworksOption = None,
     role: Annotated[
         list[str] | None,
         typer.Option(help="A role on the admin port (docs/reference/admin-api.md); again for further ones; default: none."),
@@ -62,6 +71,7 @@ def create_key(
         "expires_unix": _expiry(expires),
         "roles": role or [],
         "tags": dict(_tags_from(tag or [])),
+        "networks": _networks_from(networks),
         "rights": rights.applied(),
     }
     client = gateway.api()
@@ -101,6 +111,7 @@ def show_key(key_id: KeyId, gateway: StoreOptions, output: OutputOptions, tenant
         "label",
         "roles",
         "tags",
+        "networks",
         "disabled",
         "created_unix",
         "expires_unix",
@@ -120,15 +131,17 @@ def set_key(
     expires: Expires = None,
     tag: Tag = None,
     untag: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A tag to take away; again for further ones.")] = None,
+    networks: NetworksOption = None,
 ) -> None:
-    """Change label, expiry, tags or rights of a key; what is not written stays.
+    """Change label, expiry, tags, networks or rights of a key; what is not written stays.
 
     For instance `tidegate key set 3FPADdIabc --models chat --expires 30d --tag team=search`.
     """
     new_tags = dict(_tags_from(tag or []))
     _check_label(label)
     expires_unix = _expiry(expires)
-    if not (rights.given or new_tags or untag or label is not None or expires is not None):
+    new_networks = _networks_from(networks)
+    if not (rights.given or new_tags or untag or networks is not None or label is not None or expires is not None):
         fail(f"key {key_id}: nothing to change; name at least one option, for instance --models or --tag (--help lists them)", code=2)
 
     def changed(key: dict[str, Any]) -> dict[str, Any]:
@@ -137,6 +150,7 @@ def set_key(
             **_changeable(key),
             "rights": rights.applied(key["rights"]),
             "tags": kept_tags | new_tags,
+            **({} if networks is None else {"networks": new_networks}),
             **({} if label is None else {"label": label}),
             **({} if expires is None else {"expires_unix": expires_unix}),
         }
@@ -206,6 +220,15 @@ def _tags_from(words: list[str]) -> Tags:
         fail(str(error), code=2)
 
 
+def _networks_from(text: str | None) -> list[str]:
+    if text is None or text == ANY:
+        return []
+    try:
+        return list(key_networks_of(part.strip() for part in text.split(",")))
+    except BadNetworks as error:
+        fail(f"--networks: {error}", code=2)
+
+
 def _check_label(label: str | None) -> None:
     if label is not None and len(label) > MAX_LABEL_CHARS:
         raise typer.BadParameter(f"{len(label)} characters; at most {MAX_LABEL_CHARS} are kept", param_hint="--label")
@@ -256,4 +279,4 @@ def _print_key(key: dict[str, Any], as_json: bool, remark: str, **more: Any) -> 
 
 
 def _changeable(key: dict[str, Any]) -> dict[str, Any]:
-    return {name: key[name] for name in ("label", "disabled", "expires_unix", "roles", "inference", "rights", "tags")}
+    return {name: key[name] for name in ("label", "disabled", "expires_unix", "roles", "inference", "rights", "tags", "networks")}

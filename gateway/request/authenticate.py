@@ -7,6 +7,7 @@ from gateway.http.edge.exchange import Exchange
 from gateway.story import Story
 from tenancy.grant import Grant
 from tenancy.jwt import looks_like_token
+from tenancy.key_networks import may_come_from
 
 
 async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
@@ -18,7 +19,7 @@ async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
 
     Raises:
         Fault: KEY_MISSING; KEY_INVALID, with the same message for every defect of a key or token; IDENTITY_UNAVAILABLE when the keys of
-            a token's issuer could never be read.
+            a token's issuer could never be read; NOT_PERMITTED when the key may not be used from the caller's address.
     """
     headers = exchange.head.headers
     authorization = headers.get(b"authorization")
@@ -41,6 +42,11 @@ async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
     if caller is None:
         raise _invalid_key()
     story.asked.caller = caller
+    if caller.networks and not may_come_from(caller.networks, exchange.client):
+        seen = exchange.client or "a connection without an address"
+        raise Fault(
+            Kind.NOT_PERMITTED, f"This key may not be used from {seen}. Send the request from a network that the key is allowed for."
+        )
     return caller
 
 

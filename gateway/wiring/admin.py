@@ -155,7 +155,8 @@ class KeyHolders:
         caller = self.directory.keys.authenticate(text, now_unix, KeyScope.ADMIN)
         if caller is None:
             return None
-        return Principal(f"key {caller.key_id}", self.directory.grant(caller.key_id, now_unix).holder.roles, caller.tenant)
+        roles = self.directory.grant(caller.key_id, now_unix).holder.roles
+        return Principal(f"key {caller.key_id}", roles, caller.tenant, caller.networks)
 
 
 def _with_roles(caller: Caller | None) -> Principal | None:

@@ -86,6 +86,7 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
         roles=frozenset({Role.TENANT_ADMIN, Role.BILLING}),
         rights=RIGHTS,
         tags=(("team", "s'; --"), ("tier", "gold")),
+        networks=("10.0.0.0/8", "2001:db8::/32"),
     )
     raised = msgspec.structs.replace(REQUESTS, raised_to=90, raised_until_unix=123.25)
     price = Price("p1", "chat", "v2", 5.5, TokenRates(10**12, 2, 3, 4), TokenRates(1, 2, 3, 4))

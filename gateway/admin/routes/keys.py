@@ -39,6 +39,7 @@ from gateway.sync.revocations import PendingRevocation, PendingRevocations, TooM
 from tenancy.audit import shadow
 from tenancy.directory_ports import DirectoryChange, NotFound, room_for_key
 from tenancy.journal import JournalAway
+from tenancy.key_networks import BadNetworks, Networks, key_networks_of
 from tenancy.keys import OWN_TAG, CannotRotate, KeyRecord, Tags, changed_reserved_tags, digest_of, parse, revoked, rotated, tags_of
 from tenancy.rights import Role
 
@@ -100,6 +101,7 @@ async def create(call: Posting, tenant: TenantName, body: NewKey) -> Response:
             roles=roles,
             rights=body.rights.rights(),
             tags=tags_of(body.tags),
+            networks=_networks(body),
         )
         await room_for_key(books.directory, owner, call.parts.bounds)
         created = await books.directory.keys.create(owner, record)
@@ -136,6 +138,7 @@ async def put(call: Changing, tenant: TenantName, key_id: KeyName, body: KeyBody
             roles=body.roles_wanted(),
             rights=body.rights.rights(),
             tags=tags_of(body.tags),
+            networks=_networks(body),
         )
         updated = await books.directory.keys.update(owner, changed)
         return _changed(call, "key.change", record, updated)
@@ -253,6 +256,13 @@ def _check_use(body: KeyBody) -> None:
         raise AdminProblem(
             400, "invalid_value", "A key without a role is for inference; set inference to true, or give it a role.", "inference"
         )
+
+
+def _networks(body: KeyBody) -> Networks:
+    try:
+        return key_networks_of(body.networks)
+    except BadNetworks as error:
+        raise AdminProblem(400, "invalid_value", f"networks: {error}.", "networks") from None
 
 
 def _digest(call: AdminCall, text: str) -> bytes:

@@ -88,6 +88,7 @@ def key_of(row: Any) -> KeyRecord:
         rights=rights_of(row["rights"]),
         version=row["version"],
         tags=tuple(sorted(msgspec.json.decode(row["tags"], type=dict[str, str]).items())),
+        networks=msgspec.json.decode(row["networks"], type=tuple[str, ...]),
     )
 
 
@@ -106,4 +107,5 @@ def _values(record: KeyRecord) -> dict[str, Any]:
         "roles": " ".join(sorted(role.value for role in record.roles)),
         "rights": rights_text(record.rights),
         "tags": msgspec.json.encode(dict(record.tags)).decode(),
+        "networks": msgspec.json.encode(record.networks).decode(),
     }

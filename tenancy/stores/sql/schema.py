@@ -97,10 +97,11 @@ api_key = sa.Table(
     sa.Column("rights", sa.Text, nullable=False, server_default="{}"),
     sa.Column("version", sa.BigInteger, nullable=False, server_default="1"),
     sa.Column("tags", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("networks", sa.Text, nullable=False, server_default="[]"),
     sa.ForeignKeyConstraint(["tenant", "project"], ["project.tenant", "project.name"]),
 )
 """`second_digest` is the digest of the secret before the last rotation, valid until `old_until_unix`; scopes and roles are names with
-spaces between, tags a JSON object."""
+spaces between, tags a JSON object, networks a JSON array."""
 
 usage_limit = sa.Table(
     "usage_limit",

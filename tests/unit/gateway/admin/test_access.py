@@ -2,7 +2,11 @@
 
 import itertools
 
-from gateway.admin.access import MAY_GRANT, ROLE_TABLE, may_grant
+import pytest
+
+from domain.identity import TenantId
+from gateway.admin.access import MAY_GRANT, ROLE_TABLE, Authenticator, Principal, may_grant
+from gateway.admin.problem import AdminProblem
 from tenancy.rights import Role
 
 
@@ -25,3 +29,21 @@ def test_only_who_runs_the_gateway_changes_what_is_outside_of_tenants() -> None:
     readers = {Role.AUDITOR, Role.BILLING}
     changed_by_readers = {path for (method, path), roles in ROLE_TABLE.items() if method != "GET" and roles & readers}
     assert changed_by_readers <= {"/prices"}
+
+
+@pytest.mark.parametrize(("address", "allowed"), [("203.0.113.9", True), ("::ffff:203.0.113.9", True), ("203.0.114.9", False), ("", False)])
+async def test_a_key_is_refused_on_the_admin_port_outside_its_networks(address: str, allowed: bool) -> None:
+    holder = Principal("key k1", frozenset({Role.ADMIN}), TenantId("acme"), ("203.0.113.0/24",))
+
+    async def found(_token: str, _now: float) -> Principal:
+        return holder
+
+    authenticator = Authenticator("a token of the gateway's own", found, lambda: 0.0, lambda: 0.0)
+    if allowed:
+        assert await authenticator.authenticate("Bearer a key", "GET", "/admin/v1/self", address) is holder
+    else:
+        with pytest.raises(AdminProblem, match=address or "without an address") as refused:
+            await authenticator.authenticate("Bearer a key", "GET", "/admin/v1/self", address)
+        assert refused.value.status == 403
+    bootstrap = await authenticator.authenticate("Bearer a token of the gateway's own", "GET", "/admin/v1/self", address)
+    assert bootstrap.roles == {Role.OWNER}, "the bootstrap token has no networks"

@@ -243,6 +243,18 @@ def test_the_page_lists_every_route_with_its_roles() -> None:
         assert f"| {method} | `{path.replace(':path}', '}')}` | {who} |" in page
 
 
+async def test_networks_of_a_key_are_kept_and_checked(world: World) -> None:
+    keys = f"{API}/tenants/acme/keys"
+    made = await world.admin.client.post(keys, json={"networks": ["203.0.113.0/24", "10.0.0.1"]}, headers=OWNER)
+    assert (made.status_code, made.json()["networks"]) == (201, ["10.0.0.1/32", "203.0.113.0/24"])
+    path = f"{keys}/{made.json()['id']}"
+    wrong = await world.admin.client.put(path, json={"networks": ["10.0.0.1/8"]}, headers={**OWNER, "if-match": "*"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "networks")
+    assert "10.0.0.1/8" in wrong.json()["error"]["message"]
+    none = await world.admin.client.put(path, json={"networks": []}, headers={**OWNER, "if-match": "*"})
+    assert (none.status_code, none.json()["networks"]) == (200, [])
+
+
 @pytest.mark.req("R14")
 async def test_tags_that_operators_rules_may_read_are_not_set_by_a_tenants_admin(world: World) -> None:
     client, mine = world.admin.client, bearer("tenant-admin")

@@ -45,6 +45,21 @@ def test_states_are_told_and_revoking_asks_first(port: AdminSocket) -> None:
     assert {row["label"]: row["state"] for row in port.json("key", "list")} == {label: label for label in ("revoked", "disabled", "active")}
 
 
+def test_networks_are_set_as_a_whole_and_stay_whatever_else_is_changed(port: AdminSocket) -> None:
+    port.run("tenant", "create", "acme")
+    made = port.json("key", "create", "--tenant", "acme", "--networks", "203.0.113.0/24, 2001:db8::/32")
+    at = (made["id"], "--tenant", "acme")
+    assert port.run("key", "set", *at, "--label", "ci").exit_code == 0
+    assert port.json("key", "show", *at)["networks"] == ["2001:db8::/32", "203.0.113.0/24"]
+    assert "203.0.113.0/24" in port.run("key", "show", *at).stdout
+    wrong = port.run("key", "set", *at, "--networks", "203.0.113.9/24")
+    assert (wrong.exit_code, "'203.0.113.9/24' is no network" in wrong.stderr) == (2, True)
+    assert port.run("key", "set", *at, "--networks", "198.51.100.7").exit_code == 0
+    assert port.json("key", "show", *at)["networks"] == ["198.51.100.7/32"]
+    assert port.run("key", "set", *at, "--networks", "any").exit_code == 0
+    assert port.json("key", "show", *at)["networks"] == []
+
+
 def test_tags_are_set_one_by_one_and_stay_whatever_else_is_changed(port: AdminSocket) -> None:
     port.run("tenant", "create", "acme")
     made = port.json("key", "create", "--tenant", "acme", "--tag", "team=search", "--tag", "tier=gold")

@@ -1,9 +1,14 @@
 """Laws of the steps around a request: who gets in, what is reserved, and that each hold and each request is closed once."""
 
+import pytest
+
 from domain.faults import Kind
+from domain.identity import TenantId
 from gateway.request.authenticate import authenticate
+from tenancy.accounts import DEFAULT_PROJECT
+from tenancy.keys import KeyRecord, digest_of
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tests.request_path import KEY, Engine, Path, caller, fault_of
+from tests.request_path import KEY, PEPPER, Engine, Path, caller, directory, fault_of
 
 TENANT = Scope(Level.TENANT, "acme")
 ONE = [Limit(TENANT, Meter.REQUESTS, Window.MINUTE, 1)]
@@ -29,3 +34,26 @@ async def test_whatever_is_wrong_with_a_key_is_said_in_one_way() -> None:
         assert story.asked.caller is None
     assert len(words) == 1
     assert (await fault_of(authenticate(caller(authorization=b"Basic x")[0], path.story(), path.deps))).kind is Kind.KEY_MISSING
+
+
+@pytest.mark.parametrize(
+    ("client", "allowed"),
+    [("203.0.113.9", True), ("203.0.114.9", False), ("2001:db8::5", True), ("2001:db9::5", False), ("", False)],
+)
+@pytest.mark.parametrize("header", ["authorization", "x_api_key"])
+async def test_a_key_is_refused_outside_its_networks(client: str, allowed: bool, header: str) -> None:
+    path = Path(a=Engine())
+    digests = (digest_of(PEPPER.secret, KEY.secret),)
+    networks = ("2001:db8::/32", "203.0.113.0/24")
+    path.deps.live.directory = directory([KeyRecord(KEY.id, TenantId("acme"), DEFAULT_PROJECT, PEPPER.kid, digests, networks=networks)], ())
+    exchange, _ = caller(**{header: (f"Bearer {KEY.text}" if header == "authorization" else KEY.text).encode()})
+    exchange.client = client
+    story = path.story(caller=None)
+    if allowed:
+        assert (await authenticate(exchange, story, path.deps)).networks == networks
+        return
+    fault = await fault_of(authenticate(exchange, story, path.deps))
+    assert fault.kind is Kind.NOT_PERMITTED
+    assert (client or "without an address") in fault.message
+    assert "203.0.113.0" not in fault.message, "the list is not told"
+    assert story.asked.caller is not None, "the record says whose key it was"
