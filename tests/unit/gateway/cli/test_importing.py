@@ -230,7 +230,9 @@ def test_features_of_today_are_carried_and_load(tmp_path: Path) -> None:
     teams = [{"team_id": "t", "team_alias": "t", "models": ["s*"]}, {"team_id": "u", "team_alias": "u", "models": ["gpt-4o", "chat"]}]
     (tmp_path / "teams.json").write_text(json.dumps(teams))
     result = run(tmp_path / "config.yaml", "--out", tmp_path / "out", "--teams", tmp_path / "teams.json")
-    assert (result.exit_code, "left: 0" in result.output) == (0, True), result.output
+    left = [line for line in result.output.splitlines() if line.startswith("left: ")]
+    assert (result.exit_code, len(left)) == (1, 3), result.output
+    assert all("the fallback of " in line and "is not listed" in line for line in left), "a team may not use the fallback's target"
     checked(tmp_path / "out")
     settings = load_settings(tmp_path / "out" / "tidegate.yaml")
     assert (settings.engines.plain_timeout_s, settings.pools[0].backends[0].context_tokens) == (300, 32768)
