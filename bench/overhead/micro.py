@@ -19,7 +19,8 @@ from bench.overhead.request_steps import step_cases
 from bench.results_file import Row, machine, refresh, table, write_rows
 from domain.ask import Endpoint
 from domain.identity import ProjectId, TenantId
-from gateway.http.edge.taps import StreamTap, plain_chunk
+from gateway.http.edge.reply_document import plain_chunk
+from gateway.http.edge.taps import StreamTap
 from gateway.http.openai import interpret
 from gateway.http.openai.json_guard import parse_object
 from gateway.story import AttemptFacts, Story

@@ -23,7 +23,6 @@ class Stream(asyncio.Protocol):
         self.load = load
         self.sent_at = 0.0
         self.first = True
-        self.head = True
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -47,16 +46,30 @@ class Stream(asyncio.Protocol):
             self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.load.lost += 1
+        load = self.load
+        if self.first:  # a server may close a connection between replies, as llama.cpp's does after a hundred
+            load.again = asyncio.ensure_future(load.open())
+        else:
+            load.lost += 1
 
 
 class Load:
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, port: int) -> None:
         self.request = request
+        self.port = port
+        self.again: asyncio.Future[None] | None = None
         self.counting = False
         self.events = self.lost = 0
         self.first_s: list[float] = []
         self.delays_ms: list[float] = []
+
+    async def open(self) -> None:
+        """One more caller, or the same one again."""
+        await asyncio.sleep(0.005)  # no more than a pause where a server accepts and closes
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: Stream(self), "127.0.0.1", self.port)
+        except OSError:
+            self.lost += 1
 
 
 async def main(port: int, key: str, model: str, streams: int, ramp_s: float, window_s: float) -> None:
@@ -64,10 +77,9 @@ async def main(port: int, key: str, model: str, streams: int, ramp_s: float, win
         {"model": model, "messages": [{"role": "user", "content": "go"}], "stream": True, "max_tokens": 128}, separators=(",", ":")
     )
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: b\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
-    load = Load(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
-    loop = asyncio.get_running_loop()
+    load = Load(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode(), port)
     for _ in range(streams):
-        await loop.create_connection(lambda: Stream(load), "127.0.0.1", port)
+        await load.open()
         await asyncio.sleep(ramp_s / streams)
     await asyncio.sleep(1.0)
     load.counting = True
