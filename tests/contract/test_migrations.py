@@ -177,6 +177,19 @@ async def test_several_processes_may_start_at_once(empty_engine: AsyncEngine) ->
         await engine.dispose()
 
 
+async def test_a_process_waits_longer_for_a_migration_than_for_another_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the migration of another process takes longer than any write."""
+    monkeypatch.setattr("tenancy.stores.sql.schema.BUSY_MS", 1)
+    engines = [open_engine(f"sqlite:///{tmp_path / 'new.db'}") for _ in range(4)]
+    await asyncio.gather(*map(migrate, engines))
+    for engine in engines:
+        async with engine.connect() as connection:
+            raw: Any = (await connection.get_raw_connection()).driver_connection
+            async with raw.execute("PRAGMA busy_timeout") as cursor:
+                assert await cursor.fetchone() == (1,)
+        await engine.dispose()
+
+
 async def test_a_newer_schema_is_refused(sql_engine: AsyncEngine) -> None:
     async with sql_engine.begin() as connection:
         await connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")

@@ -22,10 +22,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 BUSY_MS: Final = 5_000
-"""How long a SQLite writer waits for another; a migration of an empty file takes milliseconds."""
+"""How long a SQLite writer waits for another."""
+
+MIGRATION_BUSY_MS: Final = 120_000
+"""How long a SQLite migration waits for that of another process. It takes milliseconds on a quiet machine and many seconds on a busy one,
+and a process that gave up would not start."""
 
 CONNECT_S: Final = 5.0
 """Longest wait for a connection to Postgres; a host that is gone does not refuse, it is silent."""
@@ -233,10 +237,20 @@ async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
         try:
             if engine.dialect.name == "postgresql":
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+            else:
+                await _wait_for_writers(connection, MIGRATION_BUSY_MS)
             await connection.run_sync(_run, revision)
             await connection.commit()
+            if engine.dialect.name == "sqlite":
+                await _wait_for_writers(connection, BUSY_MS)  # the connection goes back to the pool
         except (SQLAlchemyError, OSError) as error:
             raise StoreError(_message(engine, error)) from error
+
+
+async def _wait_for_writers(connection: AsyncConnection, milliseconds: int) -> None:
+    """Set how long a SQLite connection waits for other writers. Through the driver: a statement would begin a transaction, and wait."""
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    await driver.execute(f"PRAGMA busy_timeout = {milliseconds}")
 
 
 def _make_private(path: str) -> None:
