@@ -87,6 +87,11 @@ async def stolen_time(every_s: float = 0.002) -> AsyncIterator[Callable[[], floa
         await asyncio.gather(looking, return_exceptions=True)
 
 
+def hang_s() -> float:
+    """`HANG_S`, stretched on a busy machine as the tests' own time limits are: for waits that end with a state in words."""
+    return HANG_S * max(1.0, slowdown())
+
+
 async def until(true: Callable[[], object], every_s: float = 0.005) -> None:
     """Wait for a state. There is no bound here: what is awaited is the assertion, and a wait in vain ends at the time limit of the test
     (`tests/time_limit.py`), which is longer on a busy machine."""
