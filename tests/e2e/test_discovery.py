@@ -18,7 +18,7 @@ from routing.fleet import Availability, Backend
 from tenancy.stores.memory import MemoryMemberStore
 from tests.gateway_harness import Gateway, Stream, chat, gateway, stream
 from tests.scale import scaled
-from tests.timing import HANG_S
+from tests.timing import HANG_S, until
 
 SIM = SimSettings(models=("sim",), speed=20)
 """Streams of a second or so, so that changes fall into them."""
@@ -61,7 +61,7 @@ def backend(running: Gateway, backend_id: str) -> Backend | None:
     return next((b for b in running.deps.live.fleet.pools["chat"].backends if b.id == backend_id), None)
 
 
-async def until(running: Gateway, backend_id: str, state: Availability | None, within_s: float = HANG_S) -> None:
+async def until_is(running: Gateway, backend_id: str, state: Availability | None, within_s: float = HANG_S) -> None:
     async with asyncio.timeout(within_s):
         while True:
             found = backend(running, backend_id)
@@ -90,11 +90,10 @@ async def test_a_file_rewritten_under_load_moves_the_fleet_and_cuts_no_stream(tm
         async with gateway(pool=pool, base_dir=tmp_path) as running, load(running) as traffic:
             await asyncio.sleep(0.3)
             listed(tmp_path / "backends.yaml", a=one.url, b=two.url)
-            await until(running, "b", Availability.UP)
-            await asyncio.sleep(0.5)
-            assert two.counters.finished > 0
+            await until_is(running, "b", Availability.UP)
+            await until(lambda: two.counters.finished > 0)
             listed(tmp_path / "backends.yaml", b=two.url)
-            await until(running, "a", None)
+            await until_is(running, "a", None)
             assert nothing_left_of(running, "a")
             before = one.counters.finished
             await asyncio.sleep(0.5)
@@ -130,11 +129,10 @@ async def test_registered_backends_join_drain_and_leave_under_load(tmp_path: Pat
     async with SimEngine(SIM) as one, SimEngine(SIM) as two:
         async with gateway(one.url, registered=RegisteredSource(store)) as running, load(running) as traffic:
             await store.add(Member("chat", "late", two.url, "registered"), 0.0)
-            await until(running, "late", Availability.UP)
-            await asyncio.sleep(0.5)
-            assert two.counters.finished > 0
+            await until_is(running, "late", Availability.UP)
+            await until(lambda: two.counters.finished > 0)
             await store.set_drain("late", 20.0)
-            await until(running, "late", Availability.DRAINING)
+            await until_is(running, "late", Availability.DRAINING)
             async with asyncio.timeout(HANG_S):
                 while running.deps.pool_states.in_flight("late"):
                     await asyncio.sleep(0.01)
@@ -142,9 +140,9 @@ async def test_registered_backends_join_drain_and_leave_under_load(tmp_path: Pat
             await asyncio.sleep(0.3)
             assert two.counters.finished == drained
             await store.set_drain("late", None)
-            await until(running, "late", Availability.UP)
+            await until_is(running, "late", Availability.UP)
             await store.remove("late")
-            await until(running, "late", None)
+            await until_is(running, "late", None)
             assert nothing_left_of(running, "late")
             assert two.in_flight == 0
             traffic.stop()
@@ -160,7 +158,7 @@ async def test_the_roll_of_four_engines_under_load_fails_no_request(tmp_path: Pa
         async with gateway(*(e.url for e in engines), run_dir=tmp_path, engines={"poll_s": 0.1}) as running, load(running) as traffic:
             for i, engine in enumerate(engines):
                 order_drain(tmp_path, f"e{i}", 30.0)
-                await until(running, f"e{i}", Availability.DRAINING)
+                await until_is(running, f"e{i}", Availability.DRAINING)
                 async with asyncio.timeout(HANG_S):
                     while running.deps.pool_states.in_flight(f"e{i}"):
                         await asyncio.sleep(0.01)
@@ -170,7 +168,7 @@ async def test_the_roll_of_four_engines_under_load_fails_no_request(tmp_path: Pa
                 engine.settings = SimSettings(models=("sim",), speed=20, port=port)
                 await engine.__aenter__()
                 assert end_drain(tmp_path, f"e{i}")
-                await until(running, f"e{i}", Availability.UP)
+                await until_is(running, f"e{i}", Availability.UP)
             traffic.stop()
         assert traffic.all_whole()
         assert {r.attempts for r in running.records} == {1}
@@ -182,7 +180,7 @@ async def test_what_outlives_its_grace_ends_with_an_error_event() -> None:
     store = MemoryMemberStore()
     async with SimEngine(slow) as engine, gateway(registered=RegisteredSource(store), pool={"backends": []}, poll=True) as running:
         await store.add(Member("chat", "x", engine.url, "registered"), 0.0)
-        await until(running, "x", Availability.UP)
+        await until_is(running, "x", Availability.UP)
         async with running.client() as client:
             asked = asyncio.create_task(stream(client, max_tokens=4000, ignore_eos=True))
             async with asyncio.timeout(HANG_S):
@@ -204,13 +202,13 @@ async def test_the_same_id_at_another_address_is_another_process() -> None:
     async with SimEngine(QUICK) as one, SimEngine(QUICK) as two:
         async with gateway(registered=RegisteredSource(store), pool={"backends": []}) as running, running.client() as client:
             await store.add(Member("chat", "x", one.url, "registered"), 0.0)
-            await until(running, "x", Availability.UP)
+            await until_is(running, "x", Availability.UP)
             await store.remove("x")
             await store.add(Member("chat", "x", two.url, "registered"), 0.0)
             async with asyncio.timeout(HANG_S):
                 while (member := running.fleet.roster.member("x")) is None or member.url != two.url:
                     await asyncio.sleep(0.01)
-            await until(running, "x", Availability.UP)
+            await until_is(running, "x", Availability.UP)
             one_before = one.counters.finished
             assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
             assert (one.counters.finished, two.counters.finished) == (one_before, 1)
@@ -225,11 +223,11 @@ async def test_a_thousand_joins_and_leaves_leave_nothing(record_property: pytest
 
         async def cycle(n: int) -> None:
             roster.apply({"e0": static, f"g{n}": Member("chat", f"g{n}", engine.url, "registered")})
-            await until(running, f"g{n}", Availability.UP)
+            await until_is(running, f"g{n}", Availability.UP)
             if n % 10 == 0:
                 assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
             roster.apply({"e0": static})
-            await until(running, f"g{n}", None)
+            await until_is(running, f"g{n}", None)
             assert nothing_left_of(running, f"g{n}")
 
         def counted() -> tuple[int, int, int]:
