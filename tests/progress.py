@@ -84,13 +84,11 @@ class Progress:
         self._peaks_mb.append(getattr(node, "workeroutput", {}).get("peak_mb", 0))
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """In a worker: hand over its peak memory. In the process that the user started: note the exit code, which `make` hides."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """In a worker: hand over its peak memory."""
         workeroutput = getattr(session.config, "workeroutput", None)
         if workeroutput is not None:
             workeroutput["peak_mb"] = peak_mb()
-        elif (cache := getattr(session.config, "cache", None)) is not None:
-            cache.set("tidegate/exit", int(exitstatus))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Skips with their reasons, the slowest files, memory, and the command that runs a failed test alone."""

@@ -20,7 +20,7 @@ from gateway.placement.decision_log import find_written
 from tests.command_line import Commands
 from tests.replicas import Tenancy
 from tests.scale import scaled
-from tests.timing import HANG_S, timely, until
+from tests.timing import HANG_S, hang_s, timely, until
 
 SETTINGS = """
 data: {{bind: "127.0.0.1:0"}}
@@ -118,13 +118,12 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
                 assert reply.status_code == 200
             assert (await client.get(f"{served.url}/metrics", headers=served.headers)).status_code == 404
             assert (await client.get(f"{served.admin}/v1/models", headers=served.headers)).status_code == 404
-            async with asyncio.timeout(HANG_S):  # the last reading may be of the moment before the last answer ended
+            async with asyncio.timeout(hang_s()):  # the last reading may be of the moment before the last answer ended, or late
                 while True:
                     (listed,) = (await client.get(f"{served.admin}/backends")).json()["backends"]
-                    if listed["signals"]["running"] == 0:
+                    if listed["signals"]["running"] == 0 and listed["signals_age_s"] < 1.0:
                         break
-            assert (listed["pool"], listed["backend"], listed["up"], listed["signals"]["running"]) == ("chat", "e0", True, 0)
-            assert listed["signals_age_s"] < 1.0
+            assert (listed["pool"], listed["backend"], listed["up"]) == ("chat", "e0", True)
             shown = await asyncio.to_thread(tidegate, "backend", "list", "--admin", served.admin, home=tmp_path)
             assert "e0" in shown.stdout
             text = (await client.get(f"{served.admin}/metrics")).text
