@@ -47,6 +47,7 @@ class Kind(Enum):
     TOKEN_LIMIT = "token_limit"
     CONCURRENCY_LIMIT = "concurrency_limit"
     QUOTA_SPENT = "quota_spent"
+    ADDRESS_LIMIT = "address_limit"
     EXCEEDS_LIMIT = "exceeds_limit"
     # the caller's document
     INVALID_JSON = "invalid_json"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +18,12 @@ from domain.membership import MemberSource
 from gateway.config.load import Settings
 from gateway.deps import Deps
 from gateway.http.data_port import DataPort
+from gateway.http.edge.client_address import TrustedProxies
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.connections import Connections, EdgeLimits
+from gateway.http.edge.listener import DataListener
+from gateway.http.edge.per_address import AddressBounds, AddressLimits
+from gateway.process.drain import Closes
 from gateway.record import Record
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.auth import token_gate_for
@@ -148,6 +153,13 @@ async def gateway(
     records: list[Record] = []
     defects: list[BaseException] = []
     metrics = Metrics()
+    addresses = AddressLimits(AddressBounds(**settings.data.per_address.model_dump()), time.monotonic)
+
+    def observe(record: Record) -> None:
+        records.append(record)
+        if record.outcome == "key_invalid":
+            addresses.invalid_key(record.client)
+
     tokens = await token_gate_for(settings, metrics.count_token, run_dir)
     deps = deps_for(
         settings,
@@ -156,7 +168,7 @@ async def gateway(
         PEPPER,
         counters=counters,
         tokens=tokens,
-        observe=records.append,
+        observe=observe,
         log_defect=lambda error, _: defects.append(error),
     )
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)
@@ -164,12 +176,35 @@ async def gateway(
     data_port = DataPort(deps)
     edge_limits = EdgeLimits(**{**settings.data.limits.model_dump(), **(edge or {})})
     hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
+    proxies = TrustedProxies.of(settings.data.trusted_proxies.networks, settings.data.trusted_proxies.header)
     connections = Connections(
-        edge_limits, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, log_defect=deps.log_defect, hosts=hosts
+        edge_limits,
+        deps.clock,
+        time.time,
+        serve=data_port.start_within(addresses) if addresses.bounds_requests else data_port.start,
+        refuse=data_port.refuse,
+        log_defect=deps.log_defect,
+        hosts=hosts,
+        proxies=proxies if proxies.networks else None,
     )
-    server = await deps.loop.create_server(lambda: EdgeConnection(connections), "127.0.0.1", 0, backlog=4096)
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    server: Closes
+    if settings.data.trusted_proxies.proxy_protocol or addresses.bounds_connections:
+        server = listener = DataListener(
+            connections,
+            proxies=proxies,
+            proxy_protocol=settings.data.trusted_proxies.proxy_protocol,
+            addresses=addresses if addresses.bounds_connections else None,
+            tls=None,
+            refused=lambda reason, _peer, _why: metrics.count_refused_connection(reason),
+        )
+        listener.start(sock, 4096)
+    else:
+        server = await deps.loop.create_server(lambda: EdgeConnection(connections), sock=sock, backlog=4096)
     made = Gateway(
-        server.sockets[0].getsockname()[1],
+        port,
         deps,
         fleet,
         connections,

@@ -168,6 +168,15 @@ def _callers(written: RawSettings) -> Iterator[Problem]:
         yield written.located.problem(
             ("data", "cors_origins"), '"*" allows every origin, so the others mean nothing', 'write ["*"] or remove "*"'
         )
+    if written.value("data", "trusted_proxies", "proxy_protocol") is True and written.value("data", "trusted_proxies", "networks") in (
+        None,
+        [],
+    ):
+        yield written.located.problem(
+            ("data", "trusted_proxies", "proxy_protocol"),
+            "only trusted proxies may send the header, and none is named, so that every connection would be closed",
+            "write their addresses into networks, for instance networks: [10.0.0.0/24]",
+        )
 
 
 def _password(written: RawSettings, at: Path_) -> Iterator[Problem]:

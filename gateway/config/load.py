@@ -16,9 +16,10 @@ from pydantic import BaseModel
 
 from gateway.config.addresses import split_address
 from gateway.config.checks import RawSettings, contradictions
+from gateway.config.listeners import ConnectionLimits
 from gateway.config.pools import PoolSettings
 from gateway.config.secrets import SecretReference
-from gateway.config.settings import ConnectionLimits, Settings
+from gateway.config.settings import Settings
 from policies.yaml.located import Located, read_yaml
 from policies.yaml.problems import ConfigError, Problem
 from policies.yaml.validate import checked, literal_secrets

@@ -16,6 +16,7 @@ from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
+from gateway.http.edge.per_address import AddressLimits
 from gateway.http.faults import render
 from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
 from gateway.http.openai.own_key import KeyFacts, render_own_key
@@ -88,6 +89,21 @@ class DataPort:
         deps = self._deps
         reply = serve(exchange, endpoint, deps) if endpoint is not None else self._answer(exchange)
         exchange.task = deps.loop.create_task(reply)
+
+    def start_within(self, addresses: AddressLimits) -> Callable[[Exchange], None]:
+        """`start` for requests within the limits of their address; others are refused before their key is looked at. The probe of load
+        balancers is never refused: it would take the gateway out for all callers."""
+
+        def start(exchange: Exchange) -> None:
+            fault = addresses.request(exchange.client) if exchange.head.path not in (HEALTH, f"{HEALTH}/") else None
+            if fault is None:
+                self.start(exchange)
+                return
+            story = open_story(exchange, self._deps)
+            refuse(fault, exchange, story, self._deps)
+            record(exchange, story, self._deps)
+
+        return start
 
     def refuse(self, fault: Fault, head: RequestHead | None) -> bytes:
         """The whole reply to a request that never became an exchange: broken HTTP, a late head, too many connections."""

@@ -49,6 +49,7 @@ ROWS: Final[dict[Kind, WireForm]] = {
     Kind.TOKEN_LIMIT: WireForm(429, "tokens", "rate_limit_exceeded"),
     Kind.CONCURRENCY_LIMIT: WireForm(429, "requests", "concurrency_limit_exceeded"),
     Kind.QUOTA_SPENT: WireForm(429, "insufficient_quota", "insufficient_quota"),
+    Kind.ADDRESS_LIMIT: WireForm(429, "requests", "rate_limit_exceeded"),
     Kind.EXCEEDS_LIMIT: WireForm(400, _CALLER, "request_exceeds_limit"),
     Kind.INVALID_JSON: WireForm(400, _CALLER, None),
     Kind.INVALID_VALUE: WireForm(400, _CALLER, "invalid_value"),

@@ -8,7 +8,7 @@ has nothing to do with SIGTERM, is `gateway/fleet/roster.py`.
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -28,7 +28,15 @@ RECORDS_S: Final = 2.0
 POLL_S: Final = 0.02
 
 
-async def drain(server: asyncio.Server, connections: Connections, deps: Deps, limits: DrainSettings, worker: int) -> None:
+class Closes(Protocol):
+    """A listener."""
+
+    def close(self) -> object:
+        """Accept no further connections; those that are open stay."""
+        ...
+
+
+async def drain(server: Closes, connections: Connections, deps: Deps, limits: DrainSettings, worker: int) -> None:
     """Accept connections for `accept_s` more, give requests `grace_s` to finish, then end the remaining ones with an error.
 
     Load balancers take `accept_s` to notice that the worker is unready. Queued requests are still dispatched during the grace.

@@ -19,9 +19,10 @@ import structlog
 import uvloop
 
 from backends.lora.loader import LoadDone
+from domain.faults import Kind
+from gateway.config.listeners import Tls
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_pepper
-from gateway.config.settings import Tls
 from gateway.deps import Deps
 from gateway.fleet.sources import RegisteredSource
 from gateway.fleet.view import state_of
@@ -29,10 +30,12 @@ from gateway.http.data_port import DataPort
 from gateway.http.edge.client_address import TrustedProxies
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.connections import Connections, EdgeLimits
+from gateway.http.edge.listener import DataListener
+from gateway.http.edge.per_address import AddressBounds, AddressLimits
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.explain import answers
 from gateway.process.children import settle_memory
-from gateway.process.drain import drain
+from gateway.process.drain import Closes, drain
 from gateway.process.file_descriptors import bounded_connections
 from gateway.process.snapshots import IndexState, State, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
@@ -44,6 +47,7 @@ from gateway.sync.policies import PolicyWatch
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import Thresholds, configure_logs
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.refused_connections import RefusedConnections
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.limits import LimitBooks
@@ -132,6 +136,7 @@ class _Worker:
         self._books: LimitBooks | None = None
         self._rollouts: RolloutWatch | None = None
         self._revoked = RevokedAnswers()
+        self._addresses = AddressLimits(AddressBounds(**settings.data.per_address.model_dump()), time.monotonic)
 
     async def run(self) -> None:
         """Prepare, serve until SIGTERM, drain."""
@@ -196,7 +201,7 @@ class _Worker:
             pepper,
             tokens=tokens,
             counters=counters,
-            observe=self._observe,
+            observe=self._observe_address if self._addresses.bounds_requests else self._observe,
             log_defect=_log_defect,
             observe_load=self._observe_load,
             usage=self._usage,
@@ -230,21 +235,32 @@ class _Worker:
         self._policies.follow(deps.live)
         return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]
 
-    async def _listen(self, deps: Deps) -> tuple[Connections, asyncio.Server]:
+    async def _listen(self, deps: Deps) -> tuple[Connections, Closes]:
         data = self._settings.data
-        proxies = data.trusted_proxies
-        port = DataPort(deps)
+        proxies = TrustedProxies.of(data.trusted_proxies.networks, data.trusted_proxies.header)
+        port, addresses = DataPort(deps), self._addresses
         connections = self._connections = Connections(
             EdgeLimits(**{**data.limits.model_dump(), "max_connections": bounded_connections(data.limits.max_connections)}),
             deps.clock,
             deps.wall,
-            serve=port.start,
+            serve=port.start_within(addresses) if addresses.bounds_requests else port.start,
             refuse=port.refuse,
             log_defect=deps.log_defect,
             hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
-            proxies=TrustedProxies.of(proxies.networks, proxies.header) if proxies.networks else None,
+            proxies=proxies if proxies.networks else None,
         )
         tls = tls_context(data.tls) if data.tls is not None else None
+        if data.trusted_proxies.proxy_protocol or addresses.bounds_connections:
+            listener = DataListener(
+                connections,
+                proxies=proxies,
+                proxy_protocol=data.trusted_proxies.proxy_protocol,
+                addresses=addresses if addresses.bounds_connections else None,
+                tls=tls,
+                refused=RefusedConnections(self._metrics.count_refused_connection, log, deps.clock).note,
+            )
+            listener.start(self._slot.sock, LISTEN_BACKLOG)
+            return connections, listener
         server = await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._slot.sock, backlog=LISTEN_BACKLOG, ssl=tls)
         return connections, server
 
@@ -272,6 +288,11 @@ class _Worker:
             self._usage.observe(record)
         if record.soft_limits:
             self._thresholds.observe(record)
+
+    def _observe_address(self, record: Record) -> None:
+        self._observe(record)
+        if record.outcome == Kind.KEY_INVALID.value:
+            self._addresses.invalid_key(record.client)
 
     def _observe_load(self, done: LoadDone) -> None:
         self._metrics.observe_load(done)

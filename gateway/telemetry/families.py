@@ -300,6 +300,13 @@ PROMISED: Final = Family(
     split_label="met",
     split=("true", "false"),
 )
+CONNECTION_REFUSALS: Final = ("untrusted_proxy", "proxy_header", "address")
+REFUSED_CONNECTIONS: Final = Family(
+    "tidegate_refused_connections_total",
+    "Connections of the data port that were closed without an answer.",
+    split_label="reason",
+    split=CONNECTION_REFUSALS,
+)
 INDEX_EVICTED: Final = Family("tidegate_index_evicted_blocks_total", "Blocks that the index of prefixes had no room for.")
 
 FAMILIES: Final = (
@@ -339,4 +346,5 @@ FAMILIES: Final = (
     DEGRADED,
     FALLBACKS,
     PROMISED,
+    REFUSED_CONNECTIONS,
 )

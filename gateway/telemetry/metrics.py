@@ -27,6 +27,7 @@ from gateway.telemetry.families import (
     CLASS_RESULT_AT,
     CLASSES,
     CLOSING_AT,
+    CONNECTION_REFUSALS,
     CORRECTED,
     COST,
     CROWDED,
@@ -65,6 +66,7 @@ from gateway.telemetry.families import (
     PULLED_BACK,
     QUEUE_REFUSED,
     QUEUE_WAIT,
+    REFUSED_CONNECTIONS,
     REQUESTS,
     SHARED_REQUESTS,
     SOFT_CROSSED,
@@ -347,6 +349,10 @@ class Metrics:
             labels = (named(pool, self._pools), named(backend, self._backends))
             self._cells[KV_BATCHES.name].cell(labels)[0] += batches
             self._cells[KV_GAPS.name].cell(labels)[0] += gaps
+
+    def count_refused_connection(self, reason: str) -> None:
+        """Counts a connection that was closed without an answer."""
+        self._cells[REFUSED_CONNECTIONS.name].cell(())[CONNECTION_REFUSALS.index(reason)] += 1
 
     def set_ledger(self, written: int, dropped: int) -> None:
         """Sets the counts of the usage log, which counts for itself: events written and dropped since the start."""

@@ -25,6 +25,7 @@ ROWS: Final[Mapping[str, str]] = {
     "caller leaves": "500 that leave: engines are told within 200 ms of each, within 1 s of all at once; 0 holds left",
     "slow reader": "500 at 1 KiB/s: memory grows by at most 150 MiB, others are served, all are cut",
     "slow or idle sockets": "5,000 slow and 10,000 idle ones: every request of a good caller succeeds, the slow get a 408, at most 500 MiB",
+    "flood of one address": "1,000 connections at once, 20 allowed: others' requests all succeed, at most 40 are open",
     "giant body": "1 GiB in chunks: 413, at most 16 MiB more memory",
     "compression bomb": "5 GiB in 5 MiB: 413, unpacked to the limit of a body and no further, at most 32 MiB more memory",
     "chunk flood": "1,000,000 chunks of a byte, endless extensions and trailers: 413, at most 16 MiB more memory",

@@ -1,15 +1,19 @@
 """A bare edge for wire tests: the real connection code in front of a handler that echoes what it was asked."""
 
 import asyncio
+import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from domain.faults import Fault
+from gateway.http.edge.client_address import TrustedProxies
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.http.edge.exchange import Exchange, header_lines
+from gateway.http.edge.listener import DataListener
+from gateway.http.edge.per_address import AddressLimits
 from gateway.http.faults import render
 from tests.timing import HANG_S
 
@@ -54,6 +58,9 @@ class Edge:
         self.exchanges: list[Exchange] = []
         self.faults: list[Fault] = []
         self.defects: list[BaseException] = []
+        self.closed_unanswered: list[tuple[str, str, str]] = []
+        """Reason, peer and the operator's sentence of each connection that `DataListener` closed."""
+        self.listener: DataListener | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.connections = Connections(
             limits, clock, time.time, serve=self._serve, refuse=self._refuse, log_defect=self._defect, hosts=hosts
@@ -118,6 +125,47 @@ class Edge:
             writer.close()
         return got
 
+    def listen(self, *, networks: Sequence[str], proxy_protocol: bool, addresses: AddressLimits | None, tls: Any) -> None:
+        """Listen as a worker does that looks at connections before they begin."""
+        self.connections.proxies = proxies = TrustedProxies.of(list(networks), "x-forwarded-for")
+        self.listener = DataListener(
+            self.connections,
+            proxies=proxies,
+            proxy_protocol=proxy_protocol,
+            addresses=addresses,
+            tls=tls,
+            refused=lambda *refused: self.closed_unanswered.append(refused),
+        )
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        self.port = sock.getsockname()[1]
+        self.listener.start(sock, 4096)
+
+    def close(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+        for connection in list(self.connections.open):
+            connection.abort()
+
+
+@asynccontextmanager
+async def looking_edge(
+    networks: Sequence[str] = (),
+    *,
+    proxy_protocol: bool = False,
+    addresses: AddressLimits | None = None,
+    tls: Any = None,
+    **limits: Any,
+) -> AsyncIterator[Edge]:
+    """A running edge that looks at connections before they begin, on a free loopback port."""
+    made = Edge(EdgeLimits(**limits), time.monotonic, frozenset())
+    made.listen(networks=networks, proxy_protocol=proxy_protocol, addresses=addresses, tls=tls)
+    try:
+        yield made
+    finally:
+        made.close()
+        await asyncio.sleep(0.01)
+
 
 @asynccontextmanager
 async def edge(
@@ -131,6 +179,5 @@ async def edge(
         yield made
     finally:
         server.close()
-        for connection in list(made.connections.open):
-            connection.abort()
+        made.close()
         await asyncio.sleep(0.01)

@@ -54,6 +54,11 @@ class TrustedProxies(msgspec.Struct, frozen=True):
                 break
         return str(nearest)
 
+    def trusts(self, peer: str) -> bool:
+        """Whether the address, as text, is a trusted proxy's."""
+        address = _address(peer)
+        return address is not None and self._trusted(address)
+
     def _trusted(self, address: IPv4Address | IPv6Address) -> bool:
         return any(address in network for network in self.networks if network.version == address.version)
 

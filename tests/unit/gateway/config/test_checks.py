@@ -143,3 +143,10 @@ def test_a_backend_is_not_the_gateway_itself(tmp_path):
         assert said(url) == []
     assert said("http://10.0.0.1", anywhere) == []  # an engine elsewhere, on the port that is ours here
     assert said("http://127.0.0.1:0", 'data: {bind: "127.0.0.1:0"}\n') == []
+
+
+def test_the_proxy_protocol_needs_proxies(tmp_path):
+    [problem] = found("data: {trusted_proxies: {proxy_protocol: true}}\n", tmp_path)
+    assert "data.trusted_proxies.proxy_protocol: only trusted proxies may send the header, and none is named" in problem
+    assert found("data: {trusted_proxies: {proxy_protocol: true, networks: [10.0.0.0/24]}}\n", tmp_path) == []
+    assert found("data: {trusted_proxies: {proxy_protocol: false}}\n", tmp_path) == []

@@ -7,8 +7,10 @@ import trustme
 
 from domain.strict import Strict
 from gateway.cli.check import schemas
+from gateway.config.listeners import AddressSettings
 from gateway.config.load import ConnectionLimits, Settings, load_settings, load_settings_again, read_settings
 from gateway.http.edge.connections import EdgeLimits
+from gateway.http.edge.per_address import AddressBounds
 from policies import load
 from policies.yaml.located import read_yaml
 from policies.yaml.problems import ConfigError
@@ -100,6 +102,7 @@ def test_every_field_says_what_it_means():
 
 def test_limits_are_the_edges_own():
     assert EdgeLimits(**ConnectionLimits().model_dump()) == EdgeLimits()
+    assert AddressBounds(**AddressSettings().model_dump()) == AddressBounds()
 
 
 def test_paths_start_at_the_settings_files_folder(written, tmp_path, monkeypatch):

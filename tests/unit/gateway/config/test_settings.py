@@ -4,8 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from domain.priority import Class
+from gateway.config.listeners import DataSettings
 from gateway.config.load import Settings
-from gateway.config.settings import DataSettings, EngineSettings, QueueSettings, RoutingSettings, StoreSettings
+from gateway.config.settings import EngineSettings, QueueSettings, RoutingSettings, StoreSettings
 from tenancy.counter_url import StoreKind
 from tenancy.fair_queue import QueueBounds
 

@@ -23,7 +23,7 @@ STATUS = {
     413: {"body_too_large"},
     415: {"unsupported_media"},
     417: {"expectation_failed"},
-    429: {"request_limit", "token_limit", "concurrency_limit", "quota_spent"},
+    429: {"request_limit", "token_limit", "concurrency_limit", "quota_spent", "address_limit"},
     431: {"headers_too_large"},
     499: {"client_gone"},
     500: {"internal"},

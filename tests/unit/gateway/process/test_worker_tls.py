@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gateway.config.settings import Tls
+from gateway.config.listeners import Tls
 from gateway.process.worker import tls_context
 
 
