@@ -16,7 +16,7 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 
 MOST_ADDRESSES: Final = 32_768
-"""Addresses with a bucket, for each of the two limits per minute: about 8 MiB of a worker's memory when full. Who uses more addresses than
+"""Addresses with a bucket, for each of the two limits per minute: about 6 MiB of a worker's memory when full. Who uses more addresses than
 these in a minute is not held by any limit per address."""
 
 _ROUNDING_S: Final = 1e-6
