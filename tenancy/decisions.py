@@ -2,7 +2,7 @@
 the position of each line (`here`: microseconds ahead for a rate, else how much is counted), and this module works out the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tenancy.hold import LimitStatus, LimitUsage, Refused
 from tenancy.limits import MINUTE_US, Level
@@ -14,7 +14,7 @@ _NEVER, _SPENT, _WAIT, _SLOT = 3, 2, 1, 0
 _OF_ALL_TENANTS = frozenset((Level.GLOBAL, Level.MODEL))
 """Levels whose limits are used up by all tenants together."""
 
-Ends = tuple[int, int, int, int, int]
+Ends = Mapping[int, int]
 """By kind, the end of the period around now; 0 where it never ends."""
 
 

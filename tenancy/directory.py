@@ -23,7 +23,7 @@ GLOBAL_SCOPE: Final = Scope(Level.GLOBAL, "")
 GLOBAL_TAG: Final = "global/"
 """The slash keeps it apart from a tenant of that name."""
 SHARED_TAGS: Final = {Level.ORGANISATION: "org/", Level.MODEL: "model/", Level.GLOBAL: GLOBAL_TAG}
-CALENDAR: Final = frozenset({Window.DAY, Window.MONTH, Window.EVER})
+CALENDAR: Final = frozenset({Window.HOUR, Window.DAY, Window.WEEK, Window.MONTH, Window.EVER})
 
 
 class Directory:
@@ -110,7 +110,7 @@ class Directory:
         return self._records.get(key_id)
 
     def calendar_limits(self) -> Iterator[tuple[str, Limit]]:
-        """Every limit per day, month or for ever, and the tag it is counted under."""
+        """Every limit over a period of the calendar or for ever, and the tag it is counted under."""
         for scope, limits in self._limits.items():
             tag = self._tag(scope)
             if tag is not None:

@@ -16,52 +16,55 @@ from typing import Final
 import msgspec
 
 from tenancy.grant import digest_of_label
-from tenancy.limits import Amounts, Level, Limit, Window, state_key
-from tenancy.rates import DAY_US, KINDS, Calendar
+from tenancy.limits import Amounts, Level, Limit, Window, counter_key
+from tenancy.periods import period_around
+from tenancy.rates import Calendar, kind_of
 from tenancy.seeds import Seed
 from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, Spent, UsageEvent, day_of, first_of_month
 
 TOLERATED: Final = 0.005
 """Difference between counter and ledger that is tolerated, as a share of the amount (reliability research, 4.5)."""
 
-Question = tuple[Level, Window]
+Question = tuple[Level, Window, str]
+"""The level, window and time zone of limits."""
 Asked = dict[Question, dict[str, list[tuple[str, Limit]]]]
-"""The questions to the ledger: by level and window, then by the scope's name, the limits with their tags."""
+"""The questions to the ledger: by level, window and time zone, then by the scope's name, the limits with their tags."""
 Figures = dict[str, list[Seed]]
 """By tag, the ledger's amount for each counter."""
-EPOCH: Final = dt.date(1970, 1, 1)
 
 
 class Today(msgspec.Struct, frozen=True):
-    """The periods around a moment, UTC."""
+    """The periods around a moment."""
 
-    day: dt.date
-    periods: tuple[int, ...]
-    """Numbers of the periods, by kind (`tenancy.rates`)."""
+    now_s: int
+    calendar: Calendar
 
-    def begins(self, window: Window) -> dt.date | None:
-        """The first day of the period; None where there is none."""
-        return {Window.DAY: self.day, Window.MONTH: first_of_month(self.day)}.get(window)
+    def period(self, window: Window, zone: str = "") -> int:
+        """The number of the period (`tenancy.rates.Calendar.periods`)."""
+        return self.calendar.periods[kind_of(window, zone)]
+
+    def begins_s(self, window: Window, zone: str = "") -> int | None:
+        """When the period began, in seconds since 1970; None where it never did."""
+        return None if window is Window.EVER else period_around(window, zone, self.now_s)[0]
 
     @property
     def settled_before(self) -> dt.date:
-        """Usage before this day does not change any more: the first day of last month."""
-        return first_of_month(first_of_month(self.day) - dt.timedelta(days=1))
+        """Usage before this day does not change any more: the first day of last month, UTC."""
+        return first_of_month(first_of_month(day_of(self.now_s * 1000)) - dt.timedelta(days=1))
 
 
 def today_at(now_unix: float) -> Today:
     """The periods around a moment."""
     calendar = Calendar()
-    now_us = int(now_unix * 1e6)
-    calendar.turn_to(now_us)
-    return Today(EPOCH + dt.timedelta(days=now_us // DAY_US), calendar.periods)
+    calendar.turn_to(int(now_unix * 1e6))
+    return Today(int(now_unix), calendar)
 
 
 def asked_of(limits: Iterable[tuple[str, Limit]]) -> Asked:
     """The questions to the ledger for these limits and their tags."""
     asked: Asked = defaultdict(lambda: defaultdict(list))
     for tag, limit in limits:
-        asked[limit.scope.level, limit.window][limit.scope.name].append((tag, limit))
+        asked[limit.scope.level, limit.window, limit.zone][limit.scope.name].append((tag, limit))
     return asked
 
 
@@ -69,8 +72,8 @@ def figures_of(asked: Asked, answers: Mapping[Question, Iterable[Spent]], today:
     """The ledger's amount for every limit; of limits per end user only for end users with usage."""
     figures: Figures = defaultdict(list)
     for question, by_name in asked.items():
-        level, window = question
-        period = today.periods[KINDS[window]]
+        level, window, zone = question
+        period = today.period(window, zone)
         unused = dict(by_name)
         for spent in answers[question]:
             limits = by_name.get(spent.name)
@@ -80,11 +83,10 @@ def figures_of(asked: Asked, answers: Mapping[Question, Iterable[Spent]], today:
             vector = spent.amounts.vector()
             label = digest_of_label(spent.label) if spent.label else ""
             for tag, limit in limits:
-                key = state_key(limit.scope, limit.meter, window, label)
-                figures[tag].append(Seed(key, window, period, vector[limit.meter]))
+                figures[tag].append(Seed(counter_key(limit, label), window, period, vector[limit.meter], zone=zone))
         for limits in unused.values() if level is not Level.USER else ():
             for tag, limit in limits:
-                figures[tag].append(Seed(state_key(limit.scope, limit.meter, window), window, period, 0))
+                figures[tag].append(Seed(counter_key(limit), window, period, 0, zone=zone))
     return figures
 
 
@@ -120,11 +122,11 @@ def judged(before: CounterComparison | None, now: CounterComparison) -> Drift | 
     return None
 
 
-def spent_in(events: Iterable[UsageEvent], level: Level, since: dt.date | None) -> list[Spent]:
-    """The sums of events that the ledger does not have yet, in the form of the ledger's answer."""
+def spent_in(events: Iterable[UsageEvent], level: Level, since_s: int | None) -> list[Spent]:
+    """The sums of events since a moment that the ledger does not have yet, in the form of the ledger's answer."""
     sums: dict[tuple[str, str], list[int]] = {}
     for event in events:
-        if since is not None and day_of(event.at_unix_ms) < since:
+        if since_s is not None and event.at_unix_ms < since_s * 1000:
             continue
         free = event.closing == FREE_CLOSING and event.outcome in FREE_OUTCOMES
         usage = event.usage

@@ -4,7 +4,10 @@ Three algorithms (a generic cell rate for rates, a counter per calendar period, 
 integer of state each, so that a Lua twin can do the same arithmetic: every intermediate stays below 2**53.
 """
 
+from difflib import get_close_matches
 from enum import Enum, IntEnum
+from functools import lru_cache
+from importlib import resources
 from typing import Final
 
 import msgspec
@@ -89,10 +92,41 @@ class Window(Enum):
     """The number open at the same time; for `CONCURRENT_REQUESTS` only."""
     MINUTE = "minute"
     """Any minute: a generic cell rate, without edges."""
+    HOUR = "hour"
+    """An hour of the clock, UTC."""
     DAY = "day"
+    """A calendar day, UTC or of the limit's time zone, as `WEEK` and `MONTH` are."""
+    WEEK = "week"
+    """A calendar week, from Monday on."""
     MONTH = "month"
-    """A calendar month, UTC, as `DAY` is a calendar day."""
     EVER = "ever"
+
+
+ZONED: Final = frozenset({Window.DAY, Window.WEEK, Window.MONTH})
+"""Windows that a time zone can be set for."""
+UTC: Final = "UTC"
+"""The zone that is kept as none: limits in UTC count in the ledger's own days."""
+
+
+@lru_cache(maxsize=1)
+def zone_names() -> frozenset[str]:
+    """The names of time zones, as IANA lists them (tzdata)."""
+    return frozenset(resources.files("tzdata").joinpath("zones").read_text().split())
+
+
+def zone_named(written: str) -> str:
+    """A time zone as a limit keeps it, of its name as it was written: empty for UTC.
+
+    Raises:
+        ValueError: there is no such zone.
+    """
+    if written in ("", UTC):
+        return ""
+    if written in zone_names():
+        return written
+    close = get_close_matches(written[:64], zone_names(), n=1, cutoff=0.7)
+    hint = f"did you mean {close[0]}?" if close else "write a name of the IANA list, as Europe/Berlin or America/New_York"
+    raise ValueError(f"zone {written[:64]!r} is no time zone; {hint}")
 
 
 class Level(Enum):
@@ -141,12 +175,14 @@ class Limit(msgspec.Struct, frozen=True):
     raised_to: int | None = None
     raised_until_unix: float | None = None
     """A time-limited raise: until then `raised_to` counts in place of `amount`."""
+    zone: str = ""
+    """For `DAY`, `WEEK` and `MONTH`: the IANA name of the time zone whose calendar counts; empty for UTC."""
 
     def __post_init__(self) -> None:
         if (self.meter is Meter.CONCURRENT_REQUESTS) is not (self.window is Window.NOW):
             raise ValueError("concurrent requests are limited now, and nothing else is")
         if self.window is Window.MINUTE and self.meter is Meter.COST_NANOUSD:
-            raise ValueError("money is limited per day, per month or for ever")
+            raise ValueError("money is limited per hour, day, week or month, or for ever")
         top = MAX_RATE if self.window in (Window.MINUTE, Window.NOW) else MAX_AMOUNT
         for name in ("amount", "burst", "soft", "raised_to"):
             value = getattr(self, name)
@@ -156,6 +192,10 @@ class Limit(msgspec.Struct, frozen=True):
             raise ValueError("burst is for limits per minute")
         if (self.raised_to is None) is not (self.raised_until_unix is None):
             raise ValueError("a raise has an amount and an end")
+        if self.zone and self.window not in ZONED:
+            raise ValueError(f"zone {self.zone[:64]!r}: only limits per day, week or month have a time zone; leave it out")
+        if zone_named(self.zone) != self.zone:
+            raise ValueError(f"zone {self.zone!r}: leave it out for UTC")
 
     def effective(self, now_unix: float) -> int:
         """The hard threshold at a moment."""
@@ -261,10 +301,19 @@ def public_id(scope: Scope, meter: Meter, window: Window) -> str:
     return f"{scope.level.value}:{scope.name}:{meter_name(meter)}:{window.value}"
 
 
+def counter_key(limit: Limit, label: str = "") -> str:
+    """The name of the state that a calendar limit counts in: `state_key` with the time zone behind the window. A limit that moves to
+    another zone begins with another state, which is set from the ledger as a new limit's is."""
+    key = state_key(limit.scope, limit.meter, limit.window)
+    if limit.zone:
+        key = f"{key}@{limit.zone}"
+    return f"{key}:{label}" if label else key
+
+
 def line_of(limit: Limit, now_unix: float, label: str = "") -> LimitLine:
     """The line of a limit, with the amount in force at a moment."""
     amount = limit.effective(now_unix)
-    key = state_key(limit.scope, limit.meter, limit.window)
+    key = counter_key(limit)
     if limit.window is Window.MINUTE:
         # a rate's state is a time, of which one request costs more or less with another amount: a limit that was used up for a minute
         # would stay used up for that minute after a raise, so each amount has a state of its own

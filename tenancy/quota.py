@@ -12,113 +12,32 @@ An admit of a known hold, a settlement of a settled or unknown one, and a beat o
 failed is settled with nothing, `Amounts(requests=0)`. The amounts to reserve come from `tenancy/estimate.py`.
 
 `TagCounters` keeps the state of every limit whose group has one tag, as plain integers in dictionaries: the hottest code of admission,
-which loops once per kind of limit and calls no function per limit. `EndUsers` says which end users of a tenant have counters of their
-own; callers choose labels, so an end user beyond the bound counts as the one that stands for all others, until another one's time is
-over (its Lua twin is in `stores/valkey/lua/books.lua`). `Forgetting` drops settled and reaped holds in one order over all tags, so that
-a tag without requests keeps nothing either; an entry for every request of the last two minutes is no object of its own.
+which loops once per kind of limit and calls no function per limit.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
 from tenancy.decisions import limit_statuses, line_states, refusal
+from tenancy.expiry import EndUsers, Forgetting
 from tenancy.hold import LEASE_S, Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
 from tenancy.limits import MINUTE_US, MOST_LABELS, Amounts, Group
-from tenancy.rates import KINDS, MAX_AHEAD_US, MAX_COUNT, NOW, RATE, Calendar, CompiledGroup, CompiledLimit, Prepared, cost_us, shared_plan
+from tenancy.rates import (
+    MAX_AHEAD_US,
+    MAX_COUNT,
+    NOW,
+    RATE,
+    Calendar,
+    CompiledGroup,
+    CompiledLimit,
+    Prepared,
+    cost_us,
+    shared_plan,
+)
 from tenancy.seeds import Seed
-
-AT_ONCE: Final = 64
-"""The most entries of each kind that one decision forgets: the request that is being decided waits meanwhile."""
-
-
-class Forgetting:
-    """The entries of all tags that are to be forgotten. Times must not go backwards."""
-
-    __slots__ = ("_expiries", "_ids", "_later", "due_us")
-
-    def __init__(self) -> None:
-        self._ids: deque[str] = deque()
-        self._expiries: deque[dict[str, int]] = deque()
-        """For each id the dictionary that has its expiry: all these ids are remembered for the same time, so their order is that of
-        their expiries."""
-        self._later: deque[tuple[int, Callable[[], None]]] = deque()
-        self.due_us = MAX_COUNT
-        """No entry is to be forgotten before this time."""
-
-    def __len__(self) -> int:
-        return len(self._ids) + len(self._later)
-
-    def remember(self, expiry: dict[str, int], hold_id: str, until_us: int) -> None:
-        """Keep the id in `expiry`, with its time, until then."""
-        expiry[hold_id] = until_us
-        self.due_us = min(self.due_us, until_us)
-        self._ids.append(hold_id)
-        self._expiries.append(expiry)
-
-    def at(self, until_us: int, forget: Callable[[], None]) -> None:
-        """Call `forget` at a time: for the few holds that are remembered for longer, all of them for the same time."""
-        self.due_us = min(self.due_us, until_us)
-        self._later.append((until_us, forget))
-
-    def forget(self, now_us: int) -> None:
-        """Forget entries whose time is over, at most `AT_ONCE` of each kind."""
-        due_us = MAX_COUNT
-        ids = self._ids
-        expiries = self._expiries
-        left = AT_ONCE
-        while ids:
-            expiry = expiries[0]
-            hold_id = ids[0]
-            until_us = expiry.get(hold_id, 0)
-            if until_us > now_us or not left:
-                due_us = until_us
-                break
-            expiry.pop(hold_id, None)
-            ids.popleft()
-            expiries.popleft()
-            left -= 1
-        later = self._later
-        left = AT_ONCE
-        while later and left and later[0][0] <= now_us:
-            later.popleft()[1]()
-            left -= 1
-        self.due_us = min(due_us, later[0][0]) if later else due_us
-
-
-class EndUsers:
-    """The end users of one tag that have counters of their own, by the digest of their label."""
-
-    __slots__ = ("_due_us", "_until_us")
-
-    def __init__(self) -> None:
-        self._until_us: dict[str, int] = {}
-        """Until when each end user counts towards the bound. Callers keep it bounded: they ask `crowded_out` before `keep`."""
-        self._due_us = 0
-        """No end user's time is over before."""
-
-    def __len__(self) -> int:
-        return len(self._until_us)
-
-    def crowded_out(self, label: str, most: int, now_us: int) -> bool:
-        """Whether there are `most` end users besides this one."""
-        known = self._until_us
-        if known.get(label, 0) > now_us or len(known) < most:
-            return False
-        if now_us >= self._due_us:
-            known = self._until_us = {digest: until_us for digest, until_us in known.items() if until_us > now_us}
-            self._due_us = min(known.values(), default=0)
-        return len(known) >= most
-
-    def keep(self, label: str, keep_us: int, now_us: int) -> None:
-        """Count the end user towards the bound for `keep_us` from now; stored anew only when half of its time is over."""
-        if self._until_us.get(label, 0) - now_us < keep_us / 2:
-            until_us = self._until_us[label] = min(now_us + keep_us, MAX_COUNT)
-            self._due_us = min(self._due_us, until_us)
-
 
 LEASE_US: Final = int(LEASE_S * 1_000_000)
 SETTLED_US: Final = 120_000_000
@@ -376,7 +295,7 @@ class TagCounters:
             key = self._unswept.pop()
             if self._tats.get(key, now_us) < now_us:
                 del self._tats[key]
-            elif key in self._cells and self._cells[key][0] not in self._calendar.periods:
+            elif key in self._cells and self._calendar.is_over(self._cells[key][0], now_us):
                 del self._cells[key]
             elif not self._gauges.get(key, 1):
                 del self._gauges[key]
@@ -487,7 +406,7 @@ class Quota:
         self._calendar.turn_to(now_us)
         counters = self._counters_of(tag)
         counters.reap(now_us)
-        return [counters.seed(KINDS[seed.window], seed, now_us) for seed in seeds]
+        return [counters.seed(seed.kind, seed, now_us) for seed in seeds]
 
     def _own_or_shared(self, counters: TagCounters, plan: CompiledGroup, now_us: int) -> CompiledGroup:
         return shared_plan(plan) if plan.label and counters.users.crowded_out(plan.label, self._most_labels, now_us) else plan

@@ -10,8 +10,10 @@ from typing import Final, NamedTuple
 
 from tenancy.grant import digest_of_label
 from tenancy.limits import MAX_RATE, MINUTE_US, OTHER_LABEL, Group, LimitLine, Window
+from tenancy.periods import QUARTER_S, period_around
 
 DAY_US: Final = 86_400_000_000
+QUARTER_US: Final = QUARTER_S * 1_000_000
 MAX_COUNT: Final = 2**53 - 1
 """Calendar counters stop here: the Lua twin has no exact numbers above."""
 MAX_AHEAD_US: Final = MAX_RATE * MINUTE_US
@@ -25,12 +27,31 @@ DAY: Final = 1
 MONTH: Final = 2
 EVER: Final = 3
 NOW: Final = 4
-KINDS: Final = {Window.MINUTE: RATE, Window.DAY: DAY, Window.MONTH: MONTH, Window.EVER: EVER, Window.NOW: NOW}
+HOUR: Final = 5
+WEEK: Final = 6
+KINDS: Final = {
+    Window.MINUTE: RATE,
+    Window.DAY: DAY,
+    Window.MONTH: MONTH,
+    Window.EVER: EVER,
+    Window.NOW: NOW,
+    Window.HOUR: HOUR,
+    Window.WEEK: WEEK,
+}
+"""Kinds of limits without a time zone, by window. Windows with a zone have the kinds from `len(KINDS)` on (`kind_of`)."""
 
 HOUR_US: Final = 3_600_000_000
-KEPT_US: Final = {RATE: HOUR_US, DAY: DAY_US, MONTH: 31 * DAY_US, EVER: MAX_COUNT, NOW: HOUR_US}
-"""How long after a request an end user counts towards the bound on its tenant's end users, by the kinds of its limits: as long as its
-state may matter."""
+KEPT_US: Final = {
+    Window.MINUTE: HOUR_US,
+    Window.HOUR: HOUR_US,
+    Window.DAY: DAY_US,
+    Window.WEEK: 7 * DAY_US,
+    Window.MONTH: 31 * DAY_US,
+    Window.EVER: MAX_COUNT,
+    Window.NOW: HOUR_US,
+}
+"""How long after a request an end user counts towards the bound on its tenant's end users, by the windows of its limits: as long as its
+state may matter; an hour longer where a time zone is set, whose clocks may go back."""
 OTHERS: Final = digest_of_label(OTHER_LABEL)
 """Digest of the label that all end users beyond the bound share."""
 
@@ -67,6 +88,26 @@ class CompiledGroup(NamedTuple):
     """How long that end user counts towards the bound on its tenant's end users."""
 
 
+_zoned: list[tuple[Window, str]] = []
+"""Windows and time zones by kind, from `len(KINDS)` on: as many as limits of this process ever named, at most three for each zone."""
+_kinds: dict[tuple[Window, str], int] = {(window, ""): kind for window, kind in KINDS.items()}
+
+
+def kind_of(window: Window, zone: str = "") -> int:
+    """The kind of a limit: a number that stands for its window and time zone in this process."""
+    kind = _kinds.get((window, zone))
+    if kind is None:
+        kind = _kinds[window, zone] = len(KINDS) + len(_zoned)
+        _zoned.append((window, zone))
+    return kind
+
+
+def is_dated(kind: int) -> bool:
+    """Whether periods of a kind are named by their end, in seconds since 1970: hours, weeks, and everything in a time zone. Days and
+    months in UTC have running numbers."""
+    return kind > NOW
+
+
 def cost_us(n: int, amount: int) -> int:
     """Microseconds that `n` of a rate of `amount` a minute cost, rounded up."""
     return -(-(n if n < MAX_RATE else MAX_RATE) * MINUTE_US // amount)
@@ -83,7 +124,7 @@ def room_us(burst: int, amount: int) -> int:
 
 def compile_line(line: LimitLine) -> CompiledLimit:
     """Compile a limit line."""
-    kind = KINDS[line.window]
+    kind = kind_of(line.window, line.limit.zone)
     amount = line.amount
     rate = kind == RATE and amount > 0
     return CompiledLimit(
@@ -101,7 +142,7 @@ def compile_line(line: LimitLine) -> CompiledLimit:
 
 def compile_group(lines: Iterable[CompiledLimit]) -> CompiledGroup:
     """Put compiled lines in the order they are counted in."""
-    ordered = sorted(lines, key=lambda line: line.kind)
+    ordered = sorted(lines, key=lambda line: (line.kind == NOW, line.kind))
     return CompiledGroup(
         tuple(ordered),
         tuple((line.meter, line.key, line.amount, line.burst, line.burst_us, line.each_us) for line in ordered if line.kind == RATE),
@@ -141,28 +182,57 @@ def first_day_of(month: int) -> int:
     return era * 146_097 + yoe * 365 + yoe // 4 - yoe // 100 + (153 * place + 2) // 5 - 719_468
 
 
+class _ByKind(dict[int, int]):
+    """A number for each kind of calendar limit. Those of kinds that are not always worked out are worked out when asked for."""
+
+    __slots__ = ("_calendar",)
+
+    def __init__(self, calendar: "Calendar") -> None:
+        self._calendar = calendar
+
+    def __missing__(self, kind: int) -> int:
+        self._calendar.work_out(kind)
+        return self[kind]
+
+
 class Calendar:
-    """The periods (UTC) around a moment, by kind; worked out once a day."""
+    """The periods around a moment, by kind; worked out once a quarter of an hour, at which any zone's period may begin."""
 
     __slots__ = ("ends_us", "from_us", "periods", "until_us")
 
     def __init__(self) -> None:
         self.from_us = self.until_us = 0
-        """The day that `periods` and `ends_us` hold for; the end is not part of it."""
-        self.periods = (0, 0, 0, 0, 0)
-        """The number of the day, of the month, 0 for ever."""
-        self.ends_us = (0, 0, 0, 0, 0)
+        """The time that `periods` and `ends_us` hold for; the end is not part of it."""
+        self.periods: dict[int, int] = _ByKind(self)
+        """The number of the day and of the month, 0 for ever, and the end of each dated period (`is_dated`) in seconds."""
+        self.ends_us: dict[int, int] = _ByKind(self)
         """When each period ends; 0 where it never does."""
 
     def turn_to(self, now_us: int) -> None:
         """Move to the periods around `now_us`."""
         if not self.from_us <= now_us < self.until_us:
+            self.from_us = now_us // QUARTER_US * QUARTER_US
+            self.until_us = self.from_us + QUARTER_US
             day = now_us // DAY_US
             month = month_of(day)
-            self.from_us = day * DAY_US
-            self.until_us = (day + 1) * DAY_US
-            self.periods = (0, day, month, 0, 0)
-            self.ends_us = (0, self.until_us, first_day_of(month + 1) * DAY_US, 0, 0)
+            self.periods.clear()
+            self.ends_us.clear()
+            self.periods.update({RATE: 0, DAY: day, MONTH: month, EVER: 0, NOW: 0})
+            self.ends_us.update({RATE: 0, DAY: (day + 1) * DAY_US, MONTH: first_day_of(month + 1) * DAY_US, EVER: 0, NOW: 0})
+
+    def is_over(self, period: int, now_us: int) -> bool:
+        """Whether a period is over, of whatever kind it is: the ends of dated ones are far above the numbers of days and months."""
+        return period * 1_000_000 <= now_us and period not in (0, self.periods[DAY], self.periods[MONTH])
+
+    def work_out(self, kind: int) -> None:
+        """Add the period of a dated kind."""
+        if kind >= len(KINDS):
+            window, zone = _zoned[kind - len(KINDS)]
+        else:
+            window, zone = (Window.HOUR if kind == HOUR else Window.WEEK), ""
+        end_s = period_around(window, zone, self.from_us // 1_000_000)[1]
+        self.periods[kind] = end_s
+        self.ends_us[kind] = end_s * 1_000_000
 
 
 class Prepared:
@@ -188,8 +258,9 @@ class Prepared:
                 self._lines.clear()
             group_plan = compile_group(self._line(line) for line in group.lines)
             if group.label:
-                kinds = [line.kind for line in group_plan.lines if line.key.endswith(":" + group.label)]
-                group_plan = group_plan._replace(label=group.label, keep_us=max(KEPT_US[kind] for kind in kinds))
+                own = [line.line for line in group_plan.lines if line.key.endswith(":" + group.label)]
+                kept_us = max(KEPT_US[line.window] + (HOUR_US if line.limit.zone else 0) for line in own)
+                group_plan = group_plan._replace(label=group.label, keep_us=kept_us)
             prepared = self.plans[id(group)] = (group, group_plan)
         return prepared[1]
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from tenancy.limits import Window
+from tenancy.rates import kind_of
 
 
 class Seed(msgspec.Struct, frozen=True, gc=False):
@@ -26,6 +27,13 @@ class Seed(msgspec.Struct, frozen=True, gc=False):
     """Number of the period (`tenancy.rates.Calendar.periods`). Where another period is current, nothing happens."""
     settled: int
     instead_of: int | None = None
+    zone: str = ""
+    """The time zone of the limit (`tenancy.limits.Limit.zone`)."""
+
+    @property
+    def kind(self) -> int:
+        """The kind of the counter."""
+        return kind_of(self.window, self.zone)
 
 
 class Tallies(Protocol):

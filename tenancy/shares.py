@@ -3,7 +3,7 @@
 With R processes that decide (the last number known):
 
     rate, concurrency    max(1, amount / R), burst likewise
-    tokens, requests and units per day, month, ever      what was left at the store's last answer, / R, rounded down
+    tokens, requests and units per hour to month, ever     what was left at the store's last answer, / R, rounded down
     money                1 % of the budget, at most what was left / R, and then nothing: it is closed until the store is back
 
 So all processes together grant no more than what was left of a calendar limit or a budget, as far as they knew.

@@ -3,7 +3,8 @@
 `UsageEvent` is one row: what one request used and cost, written once and never changed. `UsageStore` books rows and drops old ones,
 `UsageTotals` and `UsageQueries` read, `SpendReader` reads what counts towards limits.
 
-Days are UTC days of the calendar. Sums come from totals that are kept per day; single events are there for as long as the
+Days are UTC days of the calendar. Sums come from totals that are kept per day, and for periods that begin within a day (hours, days of
+other time zones) from totals of quarters of an hour, which are kept for five weeks; single events are there for as long as the
 retention keeps them.
 """
 
@@ -73,6 +74,10 @@ PAGE_ROWS: Final = 500
 MAX_PAGE_ROWS: Final = 5_000
 MAX_SPENT: Final = 100_000
 """Scopes of one level, or end users, whose usage is read at once."""
+
+
+QUARTERS_KEPT_DAYS: Final = 35
+"""How long the totals of quarters of an hour are kept: the month of any time zone begins at most 32 days ago."""
 
 
 class LedgerAway(Exception):
@@ -165,7 +170,7 @@ class UsageStore(Protocol):
         ...
 
     async def prepare(self, today: dt.date) -> None:
-        """Create storage for the days to come. Raises LedgerAway."""
+        """Create storage for the days to come, and drop totals of quarters of an hour that no period needs any more. Raises LedgerAway."""
         ...
 
     async def prune(self, first_kept: dt.date) -> int:
@@ -213,6 +218,11 @@ class SpendReader(Protocol):
     ) -> list[Spent]:
         """Usage since the beginning of the day `since` (None: ever) and before the day `before`, of each scope of a level that has any,
         or of each end user of these scopes: the `most` scopes that spent the most. The answer may have names that were not asked for.
+        Raises LedgerAway."""
+        ...
+
+    async def spent_since(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
+        """As `spent_by`, since a moment in seconds since 1970 that is a whole quarter of an hour and at most `QUARTERS_KEPT_DAYS` ago.
         Raises LedgerAway."""
         ...
 

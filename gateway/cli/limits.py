@@ -45,8 +45,8 @@ STATE: Final = ("id", "amount", "used", "held", "remaining", "reset_s")
 def list_limits(gateway: StoreOptions, output: OutputOptions) -> None:
     """Print every limit."""
     limits = gateway.api().items(f"{API}/limits")
-    columns = ("id", "amount", "burst", "soft", "raised_to", "raised_until_unix")
-    output.show(list(map(_for_people, limits)), columns, limits, expendable=("raised_to", "raised_until_unix", "soft", "burst"))
+    columns = ("id", "amount", "burst", "soft", "zone", "raised_to", "raised_until_unix")
+    output.show(list(map(_for_people, limits)), columns, limits, expendable=("raised_to", "raised_until_unix", "soft", "burst", "zone"))
 
 
 @limit_app.command("set")
@@ -56,13 +56,20 @@ def set_limit(
     gateway: StoreOptions,
     burst: Annotated[str | None, typer.Option(help="Per minute only: how much may come at once; default: the amount.")] = None,
     soft: Annotated[str | None, typer.Option(help="From here on replies carry a warning; at most the amount, and the burst.")] = None,
+    zone: Annotated[
+        str | None,
+        typer.Option(metavar="ZONE", help="Per day, week or month: the time zone of the calendar, as Europe/Berlin; default: UTC."),
+    ] = None,
     yes: Meant = False,
 ) -> None:
     """Set a limit; gateways follow within 5 s. Money is in dollars: `tidegate limit set tenant:acme:cost_usd:month 50`."""
     written = {"AMOUNT": amount, "--burst": burst, "--soft": soft}
     body = {option.strip("-").lower(): limit_amount(limit, option, text, yes) for option, text in written.items() if text is not None}
+    if zone is not None:
+        body["zone"] = zone
     saved = _for_people(gateway.api().put(f"{API}/limits/{segment(as_dollars(limit))}", body))
-    out.print(f"limit {saved['id']} is {saved['amount']}", markup=False)
+    calendar = f", in the calendar of {saved['zone']}" if saved["zone"] else ""
+    out.print(f"limit {saved['id']} is {saved['amount']}{calendar}", markup=False)
 
 
 @limit_app.command("raise")

@@ -9,7 +9,7 @@
 `Reconciler` does so for one worker. Counters are set to the usage in SQL plus the usage in this host's write-ahead logs that is not in SQL
 yet; usage of other hosts counts once it is in SQL. `ReconcileState` and `LimitsState` are the state of a worker's counters, for metrics.
 
-An outage of the database blocks no request: limits per day, month and for ever then count from zero, and are set when it is back.
+An outage of the database blocks no request: limits over periods and for ever then count from zero, and are set when it is back.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ import structlog
 from domain.clock import Clock, WallClock
 from tenancy.directory import Directory
 from tenancy.drift import Asked, CounterComparison, Figures, Question, Today, added, asked_of, figures_of, judged, spent_in, today_at
-from tenancy.limits import Level, Limit, Window
+from tenancy.limits import Level, Limit
 from tenancy.ports import CountersAway
 from tenancy.seeds import Seed, Tallies
 from tenancy.usage import LedgerAway, SpendReader, Spent, UsageEvent
@@ -225,7 +225,7 @@ class Reconciler:
             if drift is None or (drift.instead_of is not None and self._late):
                 continue
             drifts.append((seed.key, drift.share))
-            fixes.append(Seed(seed.key, seed.window, seed.period, drift.right, drift.instead_of))
+            fixes.append(msgspec.structs.replace(seed, settled=drift.right, instead_of=drift.instead_of))
             self._raised += drift.instead_of is None
             self._lowered += drift.instead_of is not None
         return fixes
@@ -265,7 +265,7 @@ class Reconciler:
             await self._apply(figures)
         except (LedgerAway, CountersAway) as away:
             if not self._unread:
-                log.warning("limits per day, month and for ever count from now on: what was used cannot be read", why=str(away)[:200])
+                log.warning("limits over periods and for ever count from now on: what was used cannot be read", why=str(away)[:200])
             self._unread = True
             self._due = [self._clock() + RETRY_S, *self._due[1:]]
             return False
@@ -314,10 +314,11 @@ class Reconciler:
             raise LedgerAway(f"no answer within {READ_WITHIN_S:g} s") from None
 
     async def _answer(self, question: Question, asked: Asked, today: Today) -> list[Spent]:
-        level, window = question
+        level, window, zone = question
         names = frozenset(asked[question])
-        if window is not Window.EVER:
-            return await self._in_time(self._ledger.spent_by(level, names, today.begins(window)))
+        begins_s = today.begins_s(window, zone)
+        if begins_s is not None:
+            return await self._in_time(self._ledger.spent_since(level, names, begins_s))
         cut = today.settled_before
         now = self._clock()
         remembered = self._old.get(level)
@@ -327,5 +328,5 @@ class Reconciler:
 
 
 def _figures(asked: Asked, answers: Mapping[Question, list[Spent]], waiting: list[UsageEvent], today: Today) -> Figures:
-    both = {question: added(answer, spent_in(waiting, question[0], today.begins(question[1]))) for question, answer in answers.items()}
+    both = {question: added(answer, spent_in(waiting, question[0], today.begins_s(*question[1:]))) for question, answer in answers.items()}
     return figures_of(asked, both if waiting else answers, today)

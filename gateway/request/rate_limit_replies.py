@@ -10,7 +10,7 @@ from typing import Final
 from domain import retry_after
 from domain.faults import NEVER, Fault, Kind
 from tenancy.hold import LimitStatus, Refused
-from tenancy.limits import MINUTE_US, Amounts, Level, Limit, Meter, Window
+from tenancy.limits import MINUTE_US, UTC, Amounts, Level, Limit, Meter, Window
 from tenancy.money import shown_dollars
 from tenancy.shares import closed_for_money
 
@@ -31,8 +31,10 @@ _UNITS: Final = {
     Meter.CONCURRENT_REQUESTS: "concurrent requests",
 }
 _RESETS: Final = {
-    Window.DAY: " It starts anew at 00:00 UTC.",
-    Window.MONTH: " It starts anew on the first of the month, UTC.",
+    Window.HOUR: " It starts anew at the full hour.",
+    Window.DAY: " It starts anew at 00:00 {zone}.",
+    Window.WEEK: " It starts anew on Monday at 00:00 {zone}.",
+    Window.MONTH: " It starts anew on the first of the month, {zone}.",
     Window.EVER: " It does not start anew.",
 }
 _NAMES: Final = tuple(
@@ -105,7 +107,7 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
             retry=retry_after.of_rate_limit(refused.wait_us),
             detail=detail,
         )
-    return Fault(Kind.QUOTA_SPENT, f"Quota spent ({name}).{_RESETS[limit.window]}", detail=detail)
+    return Fault(Kind.QUOTA_SPENT, f"Quota spent ({name}).{_RESETS[limit.window].format(zone=limit.zone or UTC)}", detail=detail)
 
 
 def duration(us: int) -> str:

@@ -203,7 +203,7 @@ class LimitBooks:
         if self._reconciler is not None:
             await self._reconciler.begin()
         else:
-            log.warning("limits per day, month and for ever count from now on: there is no ledger (ledger.enabled)")
+            log.warning("limits over periods and for ever count from now on: there is no ledger (ledger.enabled)")
 
     def loops(self, share: Callable[[str, ReplicaShare], None], draining: Callable[[], bool]) -> list[Coroutine[Any, Any, None]]:
         """The background loops to run for as long as the counters are used. `share` and `draining` are those of `ReplicaWatch`."""

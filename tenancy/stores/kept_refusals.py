@@ -174,10 +174,10 @@ class KeptRefusals:
             return
         if key not in self._kept and len(self._kept) >= MOST_KEPT:
             self._kept.clear()
-        ends = [0, 0, 0, 0, 0]
+        ends: dict[int, int] = {}
         for line, state in zip(plan.lines, states, strict=True):
             if line.kind != RATE:
-                ends[line.kind] = max(ends[line.kind], state.reset_us)
+                ends[line.kind] = max(ends.get(line.kind, 0), state.reset_us)
         place = next(at for at, line in enumerate(plan.lines) if line.key == refused.line.key)
         heres = tuple([state.reset_us if line.kind == RATE else state.used for line, state in zip(plan.lines, states, strict=True)])
         answered_at = self._clock()
@@ -187,7 +187,7 @@ class KeptRefusals:
             place=place,
             plan=plan,
             heres=heres,
-            ends_us=(ends[0], ends[1], ends[2], ends[3], ends[4]),
+            ends_us=ends,
             asked_at=now,
             answered_at=answered_at,
             ask_at=answered_at + ASK_EVERY_S,

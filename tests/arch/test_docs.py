@@ -19,7 +19,7 @@ from tenancy.limits import MAX_AMOUNT, MAX_RATE, Level, Limit, Meter, Scope, Win
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "news").glob("*.md")])
 SOURCES = ("backends", "bench", "domain", "gateway", "policies", "routing", "tenancy", "tests")
-WINDOWS = (Window.MINUTE, Window.DAY, Window.MONTH, Window.EVER, Window.NOW)
+WINDOWS = (Window.MINUTE, Window.HOUR, Window.DAY, Window.WEEK, Window.MONTH, Window.EVER, Window.NOW)
 DECISIONS = sorted((ROOT / "docs" / "explanation" / "decisions").glob("*.md"))
 
 

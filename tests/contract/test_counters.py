@@ -7,11 +7,12 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis.asyncio
 
@@ -19,6 +20,7 @@ from domain.identity import TenantId
 from tenancy.grant import digest_of_label
 from tenancy.hold import LEASE_S, Admitted, Beat, Hold, LimitUsage, Refused
 from tenancy.limits import MAX_AMOUNT, MAX_RATE, Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
+from tenancy.periods import period_around
 from tenancy.ports import CountersAway
 from tenancy.seeds import Seed
 from tenancy.stores.memory import MemoryCounters
@@ -39,6 +41,7 @@ class Store:
     def __init__(self) -> None:
         self.now_us = int(START_S * 1e6)
         self.set_time: Callable[[int], Awaitable[Any]] | None = None
+        self.client: redis.asyncio.Redis | None = None
 
     async def wait_us(self, us: int) -> None:
         self.now_us += us
@@ -47,6 +50,10 @@ class Store:
 
     async def wait(self, seconds: float) -> None:
         await self.wait_us(int(seconds * 1e6))
+
+    async def fields(self, key: str) -> int:
+        """How many fields a hash of the store has; none in memory."""
+        return len(await self.client.hkeys(key)) if self.client is not None else 0
 
     async def state(self, group: Group, meter: Meter, window: Window) -> LimitUsage:
         return next(s for s in await self.counters.look(group) if s.line.meter == meter and s.line.window is window)
@@ -67,6 +74,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
         return
     client = open_client(request.getfixturevalue("socket"))
     await client.flushall()
+    store.client = client
     texts = {name: text.replace("redis.call('TIME')", "redis.call('HMGET', 'now', 's', 'us')") for name, text in TEXTS.items()}
     store.set_time = lambda now_us: client.hset("now", mapping={"s": now_us // 1_000_000, "us": now_us % 1_000_000})
     store.counters = ValkeyCounters(RedisPyScripts(client, texts))
@@ -207,22 +215,33 @@ async def test_beats_extend_and_shrink_and_open_again_what_is_lost(store: Store)
 
 
 @pytest.mark.parametrize(
-    ("window", "at", "end"),
+    ("window", "zone", "at", "end"),
     [
-        (Window.DAY, datetime(2026, 11, 21, 23, 59, 50, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC)),
-        (Window.MONTH, datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)),
-        (Window.MONTH, datetime(2028, 2, 29, 23, 59, 50, tzinfo=UTC), datetime(2028, 3, 1, tzinfo=UTC)),
-        (Window.MONTH, datetime(2026, 12, 31, 23, 59, 50, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)),
+        (Window.HOUR, "", datetime(2026, 11, 21, 22, 59, 50, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC)),
+        (Window.WEEK, "", datetime(2026, 11, 22, 23, 59, 50, tzinfo=UTC), datetime(2026, 11, 23, tzinfo=UTC)),
+        (Window.DAY, "Asia/Kathmandu", datetime(2026, 11, 21, 18, 14, 50, tzinfo=UTC), datetime(2026, 11, 21, 18, 15, tzinfo=UTC)),
+        (Window.DAY, "Europe/Berlin", datetime(2027, 3, 27, 23, tzinfo=UTC), datetime(2027, 3, 28, 22, tzinfo=UTC)),
+        (Window.DAY, "Europe/Berlin", datetime(2027, 10, 30, 22, tzinfo=UTC), datetime(2027, 10, 31, 23, tzinfo=UTC)),
+        (Window.WEEK, "America/New_York", datetime(2026, 11, 23, 4, 59, 50, tzinfo=UTC), datetime(2026, 11, 23, 5, tzinfo=UTC)),
+        (Window.MONTH, "Europe/Berlin", datetime(2026, 12, 31, 22, 59, 50, tzinfo=UTC), datetime(2026, 12, 31, 23, tzinfo=UTC)),
+        (Window.DAY, "", datetime(2026, 11, 21, 23, 59, 50, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC)),
+        (Window.MONTH, "", datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)),
+        (Window.MONTH, "", datetime(2028, 2, 29, 23, 59, 50, tzinfo=UTC), datetime(2028, 3, 1, tzinfo=UTC)),
+        (Window.MONTH, "", datetime(2026, 12, 31, 23, 59, 50, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)),
     ],
 )
-async def test_a_hold_counts_in_the_period_it_began_in(store: Store, window: Window, at: datetime, end: datetime) -> None:
-    money = group(tenant_limit(Meter.COST_NANOUSD, window, 1000))
+async def test_a_hold_counts_in_the_period_it_began_in(store: Store, window: Window, zone: str, at: datetime, end: datetime) -> None:
+    money = group(msgspec.structs.replace(tenant_limit(Meter.COST_NANOUSD, window, 1000), zone=zone))
     await store.wait(at.timestamp() - START_S)
     over_midnight = hold("a", Amounts(cost_nanousd=700), money)
     assert isinstance(await store.counters.admit(over_midnight), Admitted)
     refused = await store.counters.admit(hold("b", Amounts(cost_nanousd=301), money))
     assert isinstance(refused, Refused)
-    assert refused.wait_us == (end - at).seconds * 1_000_000
+    assert refused.wait_us == (end - at) // timedelta(microseconds=1)
+    await store.wait_us(refused.wait_us - 9_000_000)
+    await store.counters.beat([Beat(over_midnight, Amounts(), over_midnight.amounts)])
+    refused = await store.counters.admit(hold("b", Amounts(cost_nanousd=301), money))
+    assert isinstance(refused, Refused) and refused.wait_us == 9_000_000
     await store.wait_us(refused.wait_us - 1)
     assert isinstance(await store.counters.admit(hold("b", Amounts(cost_nanousd=301), money)), Refused)
     await store.wait_us(1)
@@ -532,6 +551,34 @@ async def test_a_late_seed_for_yesterday_changes_nothing(store: Store) -> None:
     await store.wait(86_400)
     assert await store.counters.seed("acme", [seed(500), seed(5, period=TODAY + 1)]) == [None, 5]
     assert (await store.state(DAILY, Meter.TOKENS, Window.DAY)).used == 5
+
+
+@pytest.mark.parametrize(("window", "zone"), [(Window.HOUR, ""), (Window.WEEK, ""), (Window.DAY, "Asia/Kathmandu")])
+async def test_counters_of_every_calendar_are_set_in_their_period_only(store: Store, window: Window, zone: str) -> None:
+    of = group(msgspec.structs.replace(tenant_limit(Meter.TOKENS, window, 1000), zone=zone))
+    (line,) = of.lines
+    end_s = period_around(window, zone, int(START_S))[1]
+    right = Seed(line.key, window, end_s, 600, zone=zone)
+    assert await store.counters.seed("acme", [right]) == [600]
+    assert isinstance(await store.counters.admit(hold("a", Amounts(401, 0), of)), Refused)
+    assert isinstance(await store.counters.admit(hold("a", Amounts(400, 0), of)), Admitted)
+    await store.wait(end_s - START_S)
+    assert await store.counters.seed("acme", [right]) == [None]
+    assert (await store.state(of, Meter.TOKENS, window)).used == 0
+
+
+async def test_periods_that_are_over_are_dropped(store: Store) -> None:
+    if isinstance(store.counters, MemoryCounters):
+        pytest.skip("the property test has those of memory")
+    hours = group(tenant_limit(Meter.TOKENS, Window.HOUR, 1000), *(tenant_limit(Meter.TOKENS, Window.WEEK, 1000),))
+    for n in range(400):
+        await store.counters.settle(asked := hold(f"h{n}", Amounts(1, 0), hours), Amounts(1, 0))
+        await store.counters.admit(asked)
+        await store.counters.settle(asked, Amounts(1, 0))
+        await store.wait(3_600.000_001)
+    fields = await store.fields("tg:{acme}:s")
+    assert 2 < fields < 150, "two for each of 400 hours otherwise"
+    assert (await store.state(hours, Meter.TOKENS, Window.HOUR)).used == 0
 
 
 async def test_a_correction_may_lower_and_only_what_it_has_seen(store: Store) -> None:

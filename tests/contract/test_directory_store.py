@@ -89,6 +89,7 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
         networks=("10.0.0.0/8", "2001:db8::/32"),
     )
     raised = msgspec.structs.replace(REQUESTS, raised_to=90, raised_until_unix=123.25)
+    zoned = Limit(Scope(Level.TENANT, ACME), Meter.COST_NANOUSD, Window.WEEK, 7, zone="America/Argentina/ComodRivadavia")
     price = Price("p1", "chat", "v2", 5.5, TokenRates(10**12, 2, 3, 4), TokenRates(1, 2, 3, 4))
     doubted = Price("p2", "chat", "v3", 5.5, TokenRates(5, 0, 3, 0), zeros_stated=False)
     async with store.transaction() as change:
@@ -97,6 +98,7 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
         await change.projects.create(EVERYWHERE, Project(ACME, ProjectId("lab"), "Lab", True, RIGHTS, 4.0))
         await change.keys.create(EVERYWHERE, full)
         await change.limits.put(EVERYWHERE, raised, 0)
+        await change.limits.put(EVERYWHERE, zoned, 0)
         await change.prices.add(price)
         await change.prices.add(doubted)
     contents = await store.load()
@@ -106,14 +108,18 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
         Project(ACME, DEFAULT_PROJECT, created_unix=3.0),
         Project(ACME, ProjectId("lab"), "Lab", True, RIGHTS, 4.0),
     }
-    assert (contents.keys, contents.limits, contents.prices) == ((full,), (raised,), (price, doubted))
+    assert (contents.keys, set(contents.limits), contents.prices) == ((full,), {raised, zoned}, (price, doubted))
     async with store.transaction() as change:
         assert await change.organisations.get("corp") == contents.organisations[-1]
         assert await change.tenants.get(ACME, ACME) == contents.tenants[0]
         assert await change.projects.get(ACME, ACME, ProjectId("lab")) in contents.projects
         assert await change.keys.get(ACME, KEY) == full
         assert (await change.limits.get(ACME, raised.scope, raised.meter, raised.window)).limit == raised
+        assert (await change.limits.get(ACME, zoned.scope, zoned.meter, zoned.window)).limit == zoned
+        moved = msgspec.structs.replace(zoned, zone="Asia/Kathmandu")
+        assert (await change.limits.put(ACME, moved, 1)).limit == moved
         assert await change.prices.get("p1") == price
+    assert moved in (await store.load()).limits
 
 
 async def test_a_transaction_that_fails_changes_nothing_and_one_that_reads_raises_no_counter(peopled: DirectoryStore) -> None:

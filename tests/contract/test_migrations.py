@@ -245,3 +245,23 @@ async def test_prices_of_before_keep_their_rates_and_are_told_apart_from_those_w
     await migrate(empty_engine, "0012")
     await migrate(empty_engine)
     assert len((await store.load()).prices) == 5
+
+
+async def test_limits_that_versions_before_do_not_know_are_removed_on_the_way_back(empty_engine: AsyncEngine) -> None:
+    await migrate(empty_engine)
+    store = SqlDirectory(empty_engine)
+    scope = Scope(Level.TENANT, "acme")
+    plain = Limit(scope, Meter.TOKENS, Window.DAY, 5)
+    async with store.transaction() as change:
+        await change.tenants.create(Tenant(ACME))
+        for limit in (
+            plain,
+            Limit(scope, Meter.TOKENS, Window.HOUR, 5),
+            Limit(scope, Meter.TOKENS, Window.WEEK, 5),
+            Limit(scope, Meter.TOKENS, Window.MONTH, 5, zone="Europe/Berlin"),
+        ):
+            await change.limits.put(EVERYWHERE, limit, 0)
+    assert len((await store.load()).limits) == 4
+    await migrate(empty_engine, "0015")
+    await migrate(empty_engine)
+    assert (await store.load()).limits == (plain,)

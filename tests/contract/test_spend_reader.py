@@ -4,13 +4,16 @@ import datetime as dt
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tenancy.limits import Amounts, Level
 from tenancy.stores.sql import SqlSpendReader, SqlUsageStore, open_engine
-from tenancy.usage import LedgerAway, UsageEvent
-from tests.usage_events import FIRST_DAY, event, label, random_event
+from tenancy.stores.sql.schema import usage_mark, usage_quarter
+from tenancy.usage import QUARTERS_KEPT_DAYS, LedgerAway, UsageEvent
+from tests.usage_events import DAY_MS, FIRST_DAY, FIRST_MS, event, label, random_event
 
 EVENTS = [random_event(n, random.Random(n)) for n in range(300)]
 NAMES: dict[Level, Callable[[UsageEvent], list[tuple[str, str]]]] = {
@@ -48,6 +51,46 @@ async def test_every_scope_of_a_level_in_one_answer(store: SqlUsageStore, sql_en
                     )
         found = await SqlSpendReader(sql_engine).spent_by(level, {name for name, _ in truth}, since, before)
         assert {(one.name, one.label): one.amounts for one in found} == truth
+
+
+@pytest.mark.parametrize("level", list(Level))
+async def test_usage_since_any_quarter_of_an_hour(store: SqlUsageStore, sql_engine: AsyncEngine, level: Level) -> None:
+    rng = random.Random(7)
+    events = [msgspec.structs.replace(e, at_unix_ms=FIRST_MS + rng.randrange(4 * DAY_MS)) for e in EVENTS]
+    for start in range(0, len(events), 40):
+        await store.write(events[start : start + 50])  # some come twice
+    for since_s in (FIRST_MS // 1000 + quarters * 900 for quarters in (0, 75, 96, 97, 191, 300, 380)):
+        truth: dict[tuple[str, str], int] = {}
+        for e in events:
+            if e.at_unix_ms >= since_s * 1000:
+                for place in NAMES[level](e):
+                    truth[place] = truth.get(place, 0) + e.cost_nanousd
+        found = await SqlSpendReader(sql_engine).spent_since(level, {name for name, _ in truth}, since_s)
+        assert {(one.name, one.label): one.amounts.cost_nanousd for one in found} == truth
+
+
+async def test_usage_that_an_older_version_booked_is_in_the_quarters_once_a_newer_one_books(
+    store: SqlUsageStore, sql_engine: AsyncEngine
+) -> None:
+    await store.write([event(1, cost_nanousd=5)])
+    async with sql_engine.begin() as connection:  # as if the row had been booked without quarters
+        await connection.execute(sa.delete(usage_quarter))
+        await connection.execute(sa.update(usage_mark).values(quarter_seq=0))
+    since_s = FIRST_MS // 1000 + 900
+    assert await SqlSpendReader(sql_engine).spent_since(Level.TENANT, ["acme"], since_s) == []
+    await store.write([event(2, cost_nanousd=7), event(3, day=1, cost_nanousd=9)])
+    (found,) = await SqlSpendReader(sql_engine).spent_since(Level.TENANT, ["acme"], since_s)
+    assert (found.amounts.cost_nanousd, found.amounts.requests) == (21, 3)
+
+
+async def test_quarters_are_kept_for_five_weeks(store: SqlUsageStore, sql_engine: AsyncEngine) -> None:
+    async def days() -> list[dt.date]:
+        async with sql_engine.connect() as connection:
+            return list((await connection.execute(sa.select(usage_quarter.c.day).order_by(usage_quarter.c.day))).scalars())
+
+    await store.write([event(n, day=n) for n in range(4)])
+    await store.prepare(FIRST_DAY + dt.timedelta(days=QUARTERS_KEPT_DAYS + 1))
+    assert await days() == [FIRST_DAY + dt.timedelta(days=n) for n in (1, 2, 3)]
 
 
 async def test_a_request_that_failed_through_no_fault_of_its_caller_is_no_request(store: SqlUsageStore, sql_engine: AsyncEngine) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,10 +20,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from domain.identity import TenantId
+from tenancy.directory import CALENDAR
 from tenancy.hold import Admitted, Beat, Hold
-from tenancy.limits import Amounts, Group, Level, Limit, LimitLine, Meter, Scope, Window, line_of
+from tenancy.limits import ZONED, Amounts, Group, Level, Limit, LimitLine, Meter, Scope, Window, line_of
 from tenancy.quota import LEASE_US, REAPED_US, SETTLED_US, Quota
-from tenancy.rates import KINDS, Calendar
+from tenancy.rates import Calendar, is_dated, kind_of
 from tenancy.seeds import Seed
 from tenancy.stores.valkey import TEXTS, ValkeyCounters
 from tests.scale import scaled
@@ -40,10 +42,15 @@ AMOUNTS = [0, 1, 7, 30, 100, 100, 100, 180, 180, 180, 1000, 1000, 1000, 1000]
 """Mostly room for several holds at once: what is refused shows little."""
 
 
-def limit(level: Level, name: str, meter: Meter, window: Window, amount: int, burst: int, soft: int) -> Limit:
-    return Limit(
-        Scope(level, name), meter, window, amount, burst=burst if window is Window.MINUTE and burst else None, soft=soft if soft else None
-    )
+CHANGES_US = [MIDNIGHT_US, 1_774_746_000_000_000, 1_792_890_000_000_000]
+"""Midnight in UTC, and when the clocks of Berlin go forward (2026-03-29) and back (2026-10-25)."""
+ZONES = ["", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"]
+
+
+def limit(level: Level, name: str, meter: Meter, window: Window, amount: int, burst: int, soft: int, zone: str) -> Limit:
+    burst_or_none = burst if window is Window.MINUTE and burst else None
+    zone = zone if window in ZONED else ""
+    return Limit(Scope(level, name), meter, window, amount, burst=burst_or_none, soft=soft if soft else None, zone=zone)
 
 
 @st.composite
@@ -52,7 +59,8 @@ def limits(draw: Any, level: Level) -> list[Limit]:
     kinds.append((Meter.CONCURRENT_REQUESTS, Window.NOW))
     chosen = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4, unique=True))
     amount, burst, soft = st.sampled_from(AMOUNTS), st.integers(0, 120), st.integers(0, 90)
-    return [limit(level, "t", meter, window, draw(amount), draw(burst), draw(soft)) for meter, window in chosen]
+    zone = st.sampled_from(ZONES)
+    return [limit(level, "t", meter, window, draw(amount), draw(burst), draw(soft), draw(zone)) for meter, window in chosen]
 
 
 amounts = st.builds(Amounts, SMALL, SMALL, SMALL, SMALL, requests=st.integers(0, 2))
@@ -111,8 +119,8 @@ class Recount:
         mine = [e for e in self.entries if e.tag == tag and line.key in keys_of(e.hold, tag)]
         if line.window is Window.NOW:
             return (sum(e.phase == "open" for e in mine),) * 2
-        mine = [e for e in mine if period(line.window, e.opened_us) == period(line.window, now_us)]
-        seeded = self.seeded.get((tag, line.key, period(line.window, now_us)), 0)
+        mine = [e for e in mine if period(line, e.opened_us) == period(line, now_us)]
+        seeded = self.seeded.get((tag, line.key, period(line, now_us)), 0)
         return seeded + sum(e.vector[line.meter] for e in mine), sum(e.vector[line.meter] for e in mine if e.phase == "open")
 
     def take_away(self, entry: Entry) -> None:
@@ -122,25 +130,25 @@ class Recount:
             if entry.phase == "reaped" and line.window in CALENDAR:
                 used, held = self.used_and_held(entry.tag, line, entry.opened_us)
                 if (missing := entry.vector[line.meter] - (used - held)) > 0:
-                    key = entry.tag, line.key, period(line.window, entry.opened_us)
+                    key = entry.tag, line.key, period(line, entry.opened_us)
                     self.seeded[key] = self.seeded.get(key, 0) + missing
 
     def seed(self, tag: str, line: LimitLine, amount: int, now_us: int) -> None:
         used, held = self.used_and_held(tag, line, now_us)
-        key = tag, line.key, period(line.window, now_us)
+        key = tag, line.key, period(line, now_us)
         self.seeded[key] = self.seeded.get(key, 0) + amount - (used - held)
-
-
-CALENDAR = (Window.DAY, Window.MONTH, Window.EVER)
 
 
 def keys_of(hold: Hold, tag: str) -> set[str]:
     return {line.key for group in hold.groups if group.tag == tag for line in group.lines}
 
 
-def period(window: Window, us: int) -> str:
-    format_ = {Window.DAY: "%Y-%m-%d", Window.MONTH: "%Y-%m", Window.EVER: ""}[window]
-    return datetime.fromtimestamp(us // 1_000_000, UTC).strftime(format_)
+FORMATS = {Window.HOUR: "%Y-%m-%d %H", Window.DAY: "%Y-%m-%d", Window.WEEK: "%G-%V", Window.MONTH: "%Y-%m", Window.EVER: ""}
+
+
+def period(line: LimitLine, us: int) -> str:
+    zone = ZoneInfo(line.limit.zone) if line.limit.zone else UTC
+    return datetime.fromtimestamp(us // 1_000_000, zone).strftime(FORMATS[line.window])
 
 
 class Twins(RuleBasedStateMachine):
@@ -153,9 +161,10 @@ class Twins(RuleBasedStateMachine):
         key=limits(Level.KEY),
         shared=limits(Level.GLOBAL),
         users=limits(Level.USER),
+        near=st.sampled_from(CHANGES_US),
         start=st.integers(-5_000_000, 5_000_000),
     )
-    def begin(self, tenant: list[Limit], key: list[Limit], shared: list[Limit], users: list[Limit], start: int) -> None:
+    def begin(self, tenant: list[Limit], key: list[Limit], shared: list[Limit], users: list[Limit], near: int, start: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.client = open_client(self.socket)
         texts = {name: text.replace(ANCHOR, SET_TIME) for name, text in TEXTS.items()}
@@ -163,7 +172,7 @@ class Twins(RuleBasedStateMachine):
         self.twin = ValkeyCounters(RedisPyScripts(self.client, texts), most_labels=LABELS)
         self.model = Quota(most_labels=LABELS)
         self.run(self.client.flushall())
-        self.now = MIDNIGHT_US + start
+        self.now = near + start
         self.groups = [
             Group("t", tuple(line_of(each, 0.0) for each in (*tenant, *key))),
             Group("t", tuple(line_of(each, 0.0) for each in tenant)),
@@ -187,7 +196,7 @@ class Twins(RuleBasedStateMachine):
         us=st.one_of(
             st.integers(0, 3_000_000),
             st.integers(0, 90_000_000),
-            st.sampled_from([1, LEASE_US, LEASE_US - 1, SETTLED_US, REAPED_US, 86_400_000_000, 32 * 86_400_000_000]),
+            st.sampled_from([1, LEASE_US, LEASE_US - 1, SETTLED_US, REAPED_US, 7_200_000_000, 86_400_000_000, 32 * 86_400_000_000]),
         )
     )
     def pass_time(self, us: int) -> None:
@@ -257,9 +266,11 @@ class Twins(RuleBasedStateMachine):
         calendar = Calendar()
         calendar.turn_to(self.now)
         used, held = self.recount.used_and_held(tag, line, self.now)
-        now = calendar.periods[KINDS[line.window]]
+        kind = kind_of(line.window, line.limit.zone)
+        now = calendar.periods[kind]
+        earlier = now - (10**8 if is_dated(kind) else 1)
         instead_of = {"raise": None, "correct": used - held, "correct late": used - held + late}[how]
-        seed = Seed(line.key, line.window, now - (late == 3), amount, instead_of)
+        seed = Seed(line.key, line.window, earlier if late == 3 else now, amount, instead_of, line.limit.zone)
         expected = None if seed.period != now else used - held
         if expected is not None and (instead_of == expected or (instead_of is None and amount > expected)):
             self.recount.seed(tag, line, amount, self.now)

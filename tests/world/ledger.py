@@ -29,7 +29,11 @@ class Ledger:
     ) -> list[Spent]:
         """See `tenancy.usage.SpendReader`."""
         rows = [row for row in self.rows.values() if before is None or day_of(row) < before]
-        return spent_in(rows, level, since)
+        return spent_in(rows, level, None if since is None else (since - dt.date(1970, 1, 1)).days * 86_400)
+
+    async def spent_since(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
+        """See `tenancy.usage.SpendReader`."""
+        return spent_in(self.rows.values(), level, since_s)
 
     async def booked(self, request_ids: Collection[str]) -> set[str]:
         """See `tenancy.usage.SpendReader`."""

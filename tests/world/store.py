@@ -9,8 +9,9 @@ from typing import Any
 import hiredis
 import msgspec
 
+from tenancy.expiry import Forgetting
 from tenancy.limits import MINUTE_US, Window
-from tenancy.quota import Forgetting, TagCounters
+from tenancy.quota import TagCounters
 from tenancy.rates import MONTH, NOW, RATE, Calendar, CompiledGroup, CompiledLimit
 from tenancy.seeds import Seed
 from tenancy.stores.valkey.client import TEXTS

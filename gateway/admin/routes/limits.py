@@ -40,6 +40,7 @@ from tenancy.hold import LimitUsage
 from tenancy.limits import (
     MAX_AMOUNT,
     METERS_BY_NAME,
+    UTC,
     Group,
     Level,
     Limit,
@@ -106,6 +107,11 @@ class LimitBody(Strict):
     )
     raised_to: Amount | None = Field(default=None, description="Temporary override of `amount` until `raised_until_unix`.")
     raised_until_unix: Moment | None = Field(default=None, description="When the override ends, in seconds since 1970.")
+    zone: str = Field(
+        default="",
+        max_length=64,
+        description="For `day`, `week` and `month`: the IANA name of the calendar's time zone, as `Europe/Berlin`; default: UTC.",
+    )
 
 
 class RaiseBody(Strict):
@@ -129,6 +135,7 @@ class LimitShown(BaseModel):
     soft: int | None
     raised_to: int | None
     raised_until_unix: float | None
+    zone: str = Field(description="The time zone of the calendar; empty for UTC.")
     amount_usd: str | None = Field(description=MONEY_SHOWN)
     soft_usd: str | None
     raised_to_usd: str | None
@@ -164,6 +171,7 @@ async def put(call: Changing, limit_id: LimitId, body: LimitBody) -> Response:
     _check_own(call, place[0])
     amounts = body.model_dump()
     amounts |= {name: _counted(meter, name, amounts[name]) for name in AMOUNTS}
+    amounts["zone"] = "" if body.zone == UTC else body.zone
 
     async def work(books: Transactions, _entropy: Entropy) -> Done:
         record = await _find(books.directory, call, place)
@@ -192,7 +200,7 @@ async def raise_(call: Posting, limit_id: LimitId, body: RaiseBody) -> Response:
             raise AdminProblem(400, "invalid_value", "until_unix: is over already.", "until_unix")
         if to is None or to <= limit.amount:
             raise AdminProblem(400, "invalid_value", f"to: the limit is {shown_amount(limit.meter, limit.amount)} without a raise.", "to")
-        thresholds = {"amount": limit.amount, "burst": limit.burst, "soft": limit.soft}
+        thresholds = {"amount": limit.amount, "burst": limit.burst, "soft": limit.soft, "zone": limit.zone}
         raised = _limit(place, {**thresholds, "raised_to": to, "raised_until_unix": body.until_unix})
         stored = await books.directory.limits.put(call.tenant, raised, record.version)
         return _done(200, "limit.raise", stored, limit_shown(record))
@@ -248,7 +256,7 @@ def limit_shown(record: LimitRecord) -> dict[str, Any]:
         "meter": meter_name(limit.meter),
         "window": limit.window.value,
         "tenant": record.tenant,
-        **{name: getattr(limit, name) for name in (*AMOUNTS, "raised_until_unix")},
+        **{name: getattr(limit, name) for name in (*AMOUNTS, "raised_until_unix", "zone")},
         **_in_dollars(
             limit.meter, {name: getattr(limit, name) for name in AMOUNTS if name != "burst"}
         ),  # no burst of money: it has no minute
@@ -335,6 +343,7 @@ class LimitState(BaseModel):
     id: str
     meter: str
     window: str
+    zone: str = Field(description="The time zone of the calendar; empty for UTC.")
     amount: int = Field(description="The threshold that is active now; amounts of `cost_usd` are nano-dollars.")
     used: int = Field(description="Committed usage and open reservations together.")
     held: int = Field(description="Reservations of requests in flight.")
@@ -402,6 +411,7 @@ def _shown(state: LimitUsage) -> dict[str, Any]:
         "id": id_of(limit),
         "meter": meter_name(limit.meter),
         "window": limit.window.value,
+        "zone": limit.zone,
         **amounts,
         "reset_s": state.reset_us / 1e6,
         **_in_dollars(limit.meter, amounts),

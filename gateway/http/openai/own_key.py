@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from tenancy.hold import LimitUsage
-from tenancy.limits import LimitLine, Meter, meter_name
+from tenancy.limits import UTC as UTC_NAME
+from tenancy.limits import ZONED, LimitLine, Meter, meter_name
 from tenancy.money import dollars_of
 
 Shown = int | str | None
@@ -44,6 +45,8 @@ class _OwnLimit(msgspec.Struct, frozen=True):
     name: str
     meter: str
     window: str
+    zone: str | None
+    """The time zone of a calendar window."""
     limit: Shown
     burst: int | None
     soft: Shown
@@ -105,6 +108,7 @@ def _limit(line: LimitLine, usage: LimitUsage | None, now_unix: float) -> _OwnLi
         name=line.limit.scope.name,
         meter=meter_name(meter),
         window=line.window.value,
+        zone=(line.limit.zone or UTC_NAME) if line.window in ZONED else None,
         limit=shown(line.amount),
         burst=line.burst or None,
         soft=shown(line.soft or None),

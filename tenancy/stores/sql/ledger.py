@@ -28,8 +28,18 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tenancy.limits import MOST_LABELS, OTHER_LABEL
-from tenancy.stores.sql.schema import USAGE_AMOUNTS, USAGE_LABELS, USAGE_MARK, usage_event, usage_mark, usage_total
-from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, LedgerAway, RowsRefused, UsageEvent, WriteResult, day_of
+from tenancy.periods import QUARTER_S
+from tenancy.stores.sql.schema import (
+    QUARTER_AMOUNTS,
+    USAGE_AMOUNTS,
+    USAGE_LABELS,
+    USAGE_MARK,
+    usage_event,
+    usage_mark,
+    usage_quarter,
+    usage_total,
+)
+from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, QUARTERS_KEPT_DAYS, LedgerAway, RowsRefused, UsageEvent, WriteResult, day_of
 from tenancy.wal_frames import MAX_NUMBER, MAX_TEXT, tamed
 
 KEPT_LABELS: Final = 300_000
@@ -160,7 +170,7 @@ class SqlUsageStore:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
 
     async def _book(self, connection: AsyncConnection, events: Sequence[UsageEvent]) -> WriteResult:
-        mark, first_kept = await self._lock(connection)
+        mark, first_kept, quarter_mark = await self._lock(connection)
         rows = [_row(event, mark + n) for n, event in enumerate(events, 1)]
         unexpired = [row for row in rows if row["day"] >= first_kept]
         if not unexpired:
@@ -178,13 +188,17 @@ class SqlUsageStore:
         booked = await connection.scalar(sa.select(sa.func.count()).select_from(usage_event).where(new)) or 0
         if booked:
             await connection.execute(self._fold(new, {row["bucket"] for row in crowded}))
-            await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == USAGE_MARK).values(seq=mark + len(rows)))
+            # a process of an older version may have booked without quarters meanwhile
+            await connection.execute(self._fold_quarters(new if quarter_mark >= mark else usage_event.c.seq > quarter_mark))
+            moved = {"seq": mark + len(rows), "quarter_seq": mark + len(rows)}
+            await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == USAGE_MARK).values(moved))
         return WriteResult(booked, len(unexpired) - booked, len(rows) - len(unexpired), len(crowded))
 
-    async def _lock(self, connection: AsyncConnection) -> tuple[int, dt.date]:
-        """Lock the mark; returns its number and first kept day. SQLite has locked the whole file by BEGIN IMMEDIATE already."""
+    async def _lock(self, connection: AsyncConnection) -> tuple[int, dt.date, int]:
+        """Lock the mark; returns its number, its first kept day and the number for quarters. SQLite has locked the whole file by BEGIN
+        IMMEDIATE already."""
         mark = (await connection.execute(sa.select(usage_mark).where(usage_mark.c.what == USAGE_MARK).with_for_update())).one()
-        return mark.seq, mark.first_kept
+        return mark.seq, mark.first_kept, mark.quarter_seq
 
     def _insert(self, table: sa.Table) -> Any:
         return postgresql.insert(table) if self._postgres else sqlite.insert(table)
@@ -193,9 +207,7 @@ class SqlUsageStore:
         """The statement that adds new rows to the totals; the buckets `crowded` are of end users beyond the bound."""
         event = usage_event.c
         total = usage_total.c
-        free = sa.case((event.closing == FREE_CLOSING, sa.case((event.outcome.in_(sorted(FREE_OUTCOMES)), 1), else_=0)), else_=0)
-        counts = [sa.func.count().label("requests"), sa.func.sum(free).label("free_requests")]
-        sums = [*counts, *(sa.func.sum(event[name]).label(name) for name in USAGE_AMOUNTS)]
+        sums = _sums(USAGE_AMOUNTS)
         named: dict[str, sa.ColumnElement[Any]] = {name: event[name] for name in USAGE_LABELS}
         if crowded:
             named["end_user"] = sa.case((event.bucket.in_(sorted(crowded)), OTHER_LABEL), else_=event.end_user)
@@ -205,12 +217,28 @@ class SqlUsageStore:
         more = {name: total[name] + insert.excluded[name] for name in (*COUNTS, *USAGE_AMOUNTS)}
         return insert.on_conflict_do_update(index_elements=["day", "bucket"], set_=more)
 
+    def _fold_quarters(self, new: sa.ColumnElement[bool]) -> Any:
+        """The statement that adds new rows to the totals of quarters of an hour."""
+        event = usage_event.c
+        # written out, because Postgres compares the text of an expression with that of its group
+        quarter = (event.at_unix_ms // sa.literal_column(f"{QUARTER_S * 1000}", sa.BigInteger)) * sa.literal_column(f"{QUARTER_S}")
+        begins_s = quarter.label("begins_s")
+        sums = _sums(QUARTER_AMOUNTS)
+        source = sa.select(begins_s, event.bucket, sa.func.min(event.day).label("day"), *sums).where(new).group_by(quarter, event.bucket)
+        insert = self._insert(usage_quarter).from_select(["begins_s", "bucket", "day", *COUNTS, *QUARTER_AMOUNTS], source)
+        more = {name: usage_quarter.c[name] + insert.excluded[name] for name in (*COUNTS, *QUARTER_AMOUNTS)}
+        return insert.on_conflict_do_update(index_elements=["begins_s", "bucket"], set_=more)
+
     async def prepare(self, today: dt.date) -> None:
-        if not self._postgres:
-            return
         try:
             async with self._engine.begin() as connection:
                 await self._lock(connection)
+                oldest: dt.date | None = await connection.scalar(sa.select(sa.func.min(usage_quarter.c.day)))
+                if oldest is not None:
+                    first_kept = min(today - dt.timedelta(days=QUARTERS_KEPT_DAYS), oldest + PRUNE_DAYS)
+                    await connection.execute(sa.delete(usage_quarter).where(usage_quarter.c.day < first_kept))
+                if not self._postgres:
+                    return
                 partitioned = await partition_days(connection)
                 for n in range(PARTITIONS_AHEAD_DAYS + 1):
                     if (day := today + dt.timedelta(days=n)) not in partitioned:
@@ -221,7 +249,7 @@ class SqlUsageStore:
     async def prune(self, first_kept: dt.date) -> int:
         try:
             async with self._engine.begin() as connection:
-                _, before = await self._lock(connection)
+                _, before, _ = await self._lock(connection)
                 oldest = await self._oldest(connection)
                 if oldest is None:
                     return 0
@@ -250,6 +278,14 @@ class SqlUsageStore:
             deleted += row_count
             if row_count < PRUNE_ROWS:
                 return deleted
+
+
+def _sums(amounts: Sequence[str]) -> list[sa.ColumnElement[Any]]:
+    """The counts and sums of events, by the names of their columns."""
+    event = usage_event.c
+    free = sa.case((event.closing == FREE_CLOSING, sa.case((event.outcome.in_(sorted(FREE_OUTCOMES)), 1), else_=0)), else_=0)
+    counts = [sa.func.count().label("requests"), sa.func.sum(free).label("free_requests")]
+    return [*counts, *(sa.func.sum(event[name]).label(name) for name in amounts)]
 
 
 def _tame(event: UsageEvent) -> bool:

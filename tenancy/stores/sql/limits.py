@@ -32,7 +32,7 @@ class SqlLimits:
         await self._writer.begin()
         owner = await self._owner(within, limit.scope)
         key = rules.key_of_limit(limit)
-        values = {name: getattr(limit, name) for name in ("amount", "burst", "soft", "raised_to", "raised_until_unix")}
+        values = {name: getattr(limit, name) for name in ("amount", "burst", "soft", "raised_to", "raised_until_unix", "zone")}
         if version:
             await self._writer.replace(f"the limit {key!r}", usage_limit, usage_limit.c.id == key, version, values)
             return LimitRecord(limit, owner, version + 1)
@@ -84,5 +84,6 @@ def limit_of(row: Any) -> LimitRecord:
         soft=row["soft"],
         raised_to=row["raised_to"],
         raised_until_unix=row["raised_until_unix"],
+        zone=row["zone"],
     )
     return LimitRecord(limit, row["tenant"], row["version"])

@@ -11,6 +11,8 @@ single values far below that.
   it; the day comes from the event itself, so an event sent again has the same day.
 - `usage_total` is a projection of it, per day and combination of labels. `bucket` is a digest of the labels: they may be long together, and
   an index of 20 bytes is quick. `free_requests` are those of `requests` that count towards no limit.
+- `usage_quarter` is the same per quarter of an hour, for limits whose period begins within a day. Its labels stand in `usage_total`, in the
+  row of the same day and bucket.
 - `usage_mark` has one row, which every writer locks first (`tenancy.stores.sql.ledger`).
 """
 
@@ -122,6 +124,7 @@ usage_limit = sa.Table(
     sa.Column("raised_to", sa.BigInteger),
     sa.Column("raised_until_unix", sa.Float),
     sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("zone", sa.String(64), nullable=False, server_default=""),
 )
 """`id` is `tenancy.limits.state_key`; `tenant` owns the limit, empty for limits of an organisation, a model or the gateway."""
 
@@ -412,11 +415,27 @@ usage_total = sa.Table(
     *(sa.Column(name, sa.BigInteger, nullable=False) for name in USAGE_AMOUNTS),
 )
 
+QUARTER_AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "units", "cost_nanousd")
+"""The columns that limits count."""
+
+usage_quarter = sa.Table(
+    "usage_quarter",
+    metadata,
+    sa.Column("begins_s", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("bucket", sa.LargeBinary(16), primary_key=True),
+    sa.Column("day", sa.Date, nullable=False, index=True),
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("free_requests", sa.BigInteger, nullable=False),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in QUARTER_AMOUNTS),
+)
+
 usage_mark = sa.Table(
     "usage_mark",
     metadata,
     sa.Column("what", sa.String(32), primary_key=True),
     sa.Column("seq", sa.BigInteger, nullable=False),
     sa.Column("first_kept", sa.Date, nullable=False),
+    sa.Column("quarter_seq", sa.BigInteger, nullable=False, server_default="0"),
 )
-"""`seq`: every event up to it is in the totals. `first_kept`: events of days before it have been dropped and are not taken again."""
+"""`seq`: every event up to it is in the totals; `quarter_seq`: every event up to it is in the totals of quarters, too, which processes of
+an older version do not write. `first_kept`: events of days before it have been dropped and are not taken again."""

@@ -2,19 +2,22 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tenancy.drift import added
 from tenancy.limits import Amounts, Level
-from tenancy.stores.sql.schema import usage_event, usage_total
+from tenancy.periods import DAY_S
+from tenancy.stores.sql.schema import usage_event, usage_quarter, usage_total
 from tenancy.usage import MAX_SPENT, LedgerAway, Spent
 
 NAMED_AT_MOST: Final = 500
 """Scopes that are named in a query; above it, reading all scopes is cheaper than selecting those that were asked for."""
+EPOCH: Final = dt.date(1970, 1, 1)
 _COLUMNS: Final[dict[Level, tuple[str, ...]]] = {
     Level.GLOBAL: (),
     Level.MODEL: ("model",),
@@ -34,13 +37,19 @@ class SqlSpendReader:
     async def spent_by(
         self, level: Level, names: Collection[str], since: dt.date | None, before: dt.date | None = None, most: int = MAX_SPENT
     ) -> list[Spent]:
-        if level is not Level.USER:
-            return await self._read(_COLUMNS[level], names, since, before, most)
-        # end users of a whole tenant and those of one project are different scopes
-        tenants = [name for name in names if "/" not in name]
-        projects = [name for name in names if "/" in name]
-        spent = await self._read(("tenant", "end_user"), tenants, since, before, most) if tenants else []
-        return spent + (await self._read(("tenant", "project", "end_user"), projects, since, before, most) if projects else [])
+        days = [usage_total.c.day >= since] if since is not None else []
+        if before is not None:
+            days.append(usage_total.c.day < before)
+        return await self._of_level(level, names, usage_total, days, most)
+
+    async def spent_since(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
+        day, into_day_s = divmod(since_s, DAY_S)
+        first = EPOCH + dt.timedelta(days=day)
+        if not into_day_s:
+            return await self.spent_by(level, names, first, most=most)
+        rest_of_day = [usage_quarter.c.day == first, usage_quarter.c.begins_s >= since_s]
+        earlier = await self._of_level(level, names, usage_quarter, rest_of_day, most)
+        return await asyncio.to_thread(added, earlier, await self.spent_by(level, names, first + dt.timedelta(days=1), most=most))
 
     async def booked(self, request_ids: Collection[str]) -> set[str]:
         booked: set[str] = set()
@@ -50,17 +59,28 @@ class SqlSpendReader:
             booked |= {row[0] for row in await self._rows(sa.select(usage_event.c.request_id).where(some))}
         return booked
 
-    async def _read(
-        self, columns: tuple[str, ...], names: Collection[str], since: dt.date | None, before: dt.date | None, most: int
+    async def _of_level(
+        self, level: Level, names: Collection[str], counted: sa.Table, when: Sequence[sa.ColumnElement[bool]], most: int
     ) -> list[Spent]:
+        if level is not Level.USER:
+            return await self._read(_COLUMNS[level], names, counted, when, most)
+        # end users of a whole tenant and those of one project are different scopes
+        tenants = [name for name in names if "/" not in name]
+        projects = [name for name in names if "/" in name]
+        spent = await self._read(("tenant", "end_user"), tenants, counted, when, most) if tenants else []
+        return spent + (await self._read(("tenant", "project", "end_user"), projects, counted, when, most) if projects else [])
+
+    async def _read(
+        self, columns: tuple[str, ...], names: Collection[str], counted: sa.Table, when: Sequence[sa.ColumnElement[bool]], most: int
+    ) -> list[Spent]:
+        """The sums of `counted`, whose rows have the labels of the totals of their day, over the rows of `when`."""
         total = usage_total.c
+        sums = counted.c
         by = [total[name] for name in columns]
-        input_, output, cost = (sa.func.sum(total[name]) for name in ("prompt_tokens", "completion_tokens", "cost_nanousd"))
-        query = sa.select(*by, input_, output, sa.func.sum(total.units), cost, sa.func.sum(total.requests - total.free_requests))
-        if since is not None:
-            query = query.where(total.day >= since)
-        if before is not None:
-            query = query.where(total.day < before)
+        input_, output, cost = (sa.func.sum(sums[name]) for name in ("prompt_tokens", "completion_tokens", "cost_nanousd"))
+        query = sa.select(*by, input_, output, sa.func.sum(sums.units), cost, sa.func.sum(sums.requests - sums.free_requests)).where(*when)
+        if counted is not usage_total:
+            query = query.select_from(counted.join(usage_total, (sums.day == total.day) & (sums.bucket == total.bucket)))
         if "end_user" in columns:
             query = query.where(total.end_user != "").order_by(cost.desc(), input_.desc())
         if by:

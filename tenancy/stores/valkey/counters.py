@@ -16,7 +16,7 @@ from tenancy.hold import Admission, Admitted, Beat, Hold, LimitStatus, LimitUsag
 from tenancy.limits import MOST_LABELS, Amounts, Group
 from tenancy.ports import CountersAway
 from tenancy.quota import NOTHING
-from tenancy.rates import DAY, EVER, KINDS, MONTH, NOW, RATE, Calendar, CompiledGroup, Prepared
+from tenancy.rates import DAY, EVER, MONTH, NOW, RATE, Calendar, CompiledGroup, Prepared, is_dated
 from tenancy.seeds import Seed
 from tenancy.stores.valkey.client import Scripts
 
@@ -30,7 +30,11 @@ SEEDS_AT_ONCE: Final = 256
 PACKED_AT_MOST: Final = 8192
 """Groups that are kept packed for scripts."""
 _KINDS: Final = {RATE: "r:", DAY: "d:", MONTH: "m:", EVER: "e:", NOW: "g:"}
+_DATED: Final = "c:"
 _REFUSED, _ADMITTED = 0, 1
+_STALE: Final = 3
+_TURNS: Final = 3
+"""How often a decision is asked for whose periods were over at the store: its clock moves on once between two questions."""
 _CROWDED: Final = 4
 """Added to the verdict of a script where the end user is beyond the bound."""
 
@@ -47,6 +51,8 @@ class _Packed(NamedTuple):
     deadlines: bytes
     holds: bytes
     lines: bytes
+    current: tuple[int, int] | None
+    """From when and until when the periods of its dated counters are the current ones; None where it has none."""
 
 
 class ValkeyCounters:
@@ -71,14 +77,11 @@ class ValkeyCounters:
         hold_id = hold.id.encode()
         statuses: tuple[LimitStatus, ...] = ()
         for place, group in enumerate(hold.groups):
-            at = self._pack(group)
             try:
-                reply = await self._scripts.run("admit", (at.state, at.deadlines, at.holds + hold_id), (hold_id, at.lines, packed_vector))
+                at, verdict, now_us, heres = await self._decide(group, hold_id, packed_vector)
             except CountersAway:
                 await self._undo(hold.groups[:place], hold_id)
                 raise
-            verdict, now_us, *heres = _numbers(reply)
-            self._calendar.turn_to(now_us)
             if verdict >= _CROWDED:
                 verdict -= _CROWDED
                 self.crowded += 1
@@ -132,9 +135,12 @@ class ValkeyCounters:
                 self._late.append((group, hold_id, vector))
 
     async def look(self, group: Group) -> list[LimitUsage]:
-        at = self._pack(group)
-        now_us, *numbers = _numbers(await self._scripts.run("look", (at.state, at.deadlines), (at.lines,)))
-        self._calendar.turn_to(now_us)
+        for _ in range(_TURNS):
+            at = self._pack(group)
+            now_us, *numbers = _numbers(await self._scripts.run("look", (at.state, at.deadlines), (at.lines,)))
+            self._calendar.turn_to(now_us)
+            if at.current is None or at.current[0] <= now_us < at.current[1]:
+                break
         rates = len(at.plan.rates)
         cells = 2 * len(at.plan.cells)
         counted = [(ahead_us, 0) for ahead_us in numbers[:rates]]
@@ -148,11 +154,24 @@ class ValkeyCounters:
         for start in range(0, len(seeds), SEEDS_AT_ONCE):
             wanted: list[int | str] = []
             for seed in seeds[start : start + SEEDS_AT_ONCE]:
-                kind = KINDS[seed.window]
-                wanted += [_KINDS[kind] + seed.key, kind, seed.period, seed.settled, -1 if seed.instead_of is None else seed.instead_of]
+                kind = seed.kind
+                instead_of = -1 if seed.instead_of is None else seed.instead_of
+                wanted += [_KINDS.get(kind, _DATED) + seed.key, 0 if is_dated(kind) else kind, seed.period, seed.settled, instead_of]
             reply = await self._scripts.run("seed", (own + b"s", own + b"d"), (_pack(wanted),))
             settled += (None if amount < 0 else amount for amount in _numbers(reply))
         return settled
+
+    async def _decide(self, group: Group, hold_id: bytes, vector: bytes) -> tuple[_Packed, int, int, list[int]]:
+        """The verdict of the script about one group, the store's time, and where each line stands. Raises CountersAway."""
+        for _ in range(_TURNS):
+            at = self._pack(group)
+            current = at.current or ()
+            reply = await self._scripts.run("admit", (at.state, at.deadlines, at.holds + hold_id), (hold_id, at.lines, vector, *current))
+            verdict, now_us, *heres = _numbers(reply)
+            self._calendar.turn_to(now_us)
+            if verdict != _STALE:
+                return at, verdict, now_us, heres
+        raise CountersAway("the counter store's clock jumps")
 
     async def _settle(self, group: Group, hold_id: bytes, vector: bytes, forget: int = 0) -> None:
         at = self._pack(group)
@@ -177,6 +196,10 @@ class ValkeyCounters:
 
     def _pack(self, group: Group) -> _Packed:
         packed = self._packed.get(id(group))
+        if packed is not None and packed.current is not None:
+            calendar = self._calendar
+            if not packed.current[0] <= calendar.from_us < packed.current[1]:
+                packed = None
         if packed is None:
             if len(self._packed) >= PACKED_AT_MOST:
                 self._packed.clear()
@@ -184,15 +207,18 @@ class ValkeyCounters:
             lines: list[int | str] = [len(plan.rates), len(plan.cells), len(plan.gauges)]
             for line in plan.lines:
                 # Lua counts meters from 1
-                field = _KINDS[line.kind] + line.key
+                field = _KINDS.get(line.kind, _DATED) + line.key
                 if line.kind == RATE:
                     lines += [field, line.meter + 1, line.amount, line.burst, line.burst_us]
                 elif line.kind == NOW:
                     lines += [field, line.amount]
                 else:
-                    lines += [field, line.kind, line.meter + 1, line.amount]
+                    kind = self._calendar.periods[line.kind] if is_dated(line.kind) else line.kind
+                    lines += [field, kind, line.meter + 1, line.amount]
             if plan.label:
                 lines += [plan.label, plan.keep_us, self._most_labels]
             own = f"tg:{{{group.tag}}}:".encode()
-            packed = self._packed[id(group)] = _Packed(group, plan, own + b"s", own + b"d", own + b"h:", _pack(lines))
+            dated = any(is_dated(kind) for kind, _, _, _ in plan.cells)
+            current = (self._calendar.from_us, self._calendar.until_us) if dated else None
+            packed = self._packed[id(group)] = _Packed(group, plan, own + b"s", own + b"d", own + b"h:", _pack(lines), current)
         return packed

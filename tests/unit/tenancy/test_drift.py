@@ -16,7 +16,7 @@ from tests.usage_events import event
 
 NOW = dt.datetime(2026, 3, 31, 23, 59, tzinfo=dt.UTC).timestamp()
 TODAY = today_at(NOW)
-DAY, MONTH = TODAY.periods[1], TODAY.periods[2]
+DAY, MONTH = TODAY.period(Window.DAY), TODAY.period(Window.MONTH)
 
 
 def limit(level: Level, name: str, meter: Meter, window: Window) -> Limit:
@@ -24,8 +24,11 @@ def limit(level: Level, name: str, meter: Meter, window: Window) -> Limit:
 
 
 def test_periods_begin_where_the_calendar_says() -> None:
-    begins = [TODAY.begins(window) for window in (Window.DAY, Window.MONTH, Window.EVER)]
-    assert begins == [dt.date(2026, 3, 31), dt.date(2026, 3, 1), None]
+    begins = [TODAY.begins_s(window) for window in (Window.HOUR, Window.DAY, Window.WEEK, Window.MONTH)]
+    assert [dt.datetime.fromtimestamp(begin or 0, dt.UTC).strftime("%m-%d %H:%M") for begin in begins] == [
+        "03-31 23:00", "03-31 00:00", "03-30 00:00", "03-01 00:00"
+    ]  # fmt: skip
+    assert TODAY.begins_s(Window.EVER) is None
     assert TODAY.settled_before == dt.date(2026, 2, 1)
     assert today_at(dt.datetime(2026, 1, 31, tzinfo=dt.UTC).timestamp()).settled_before == dt.date(2025, 12, 1)
 
@@ -33,7 +36,7 @@ def test_periods_begin_where_the_calendar_says() -> None:
 def test_ten_thousand_limits_are_few_questions() -> None:
     limits = [("acme", limit(Level.KEY, f"k{n}", Meter.TOKENS, window)) for n in range(10_000) for window in (Window.DAY, Window.MONTH)]
     asked = asked_of(limits)
-    assert set(asked) == {(Level.KEY, Window.DAY), (Level.KEY, Window.MONTH)}
+    assert set(asked) == {(Level.KEY, Window.DAY, ""), (Level.KEY, Window.MONTH, "")}
     figures = figures_of(asked, {question: [Spent("k7", "", Amounts(3, 4))] for question in asked}, TODAY)
     found = {seed.key: seed.settled for seed in figures["acme"]}
     assert len(found) == 20_000 and sum(found.values()) == 14
@@ -44,7 +47,7 @@ def test_every_meter_and_scope_has_its_own_figure() -> None:
     scope = Scope(Level.TENANT, "acme")
     meters = [meter for meter in Meter if meter is not Meter.CONCURRENT_REQUESTS]
     limits = [("acme", Limit(scope, meter, Window.MONTH, 100)) for meter in meters]
-    spent = {(Level.TENANT, Window.MONTH): [Spent("acme", "", Amounts(1, 2, 4, 5, 6)), Spent("other", "", Amounts(9, 9, 9, 9, 9))]}
+    spent = {(Level.TENANT, Window.MONTH, ""): [Spent("acme", "", Amounts(1, 2, 4, 5, 6)), Spent("other", "", Amounts(9, 9, 9, 9, 9))]}
     figures = figures_of(asked_of(limits), spent, TODAY)
     assert set(figures) == {"acme"}
     assert {seed.key: (seed.period, seed.settled) for seed in figures["acme"]} == {
@@ -54,7 +57,7 @@ def test_every_meter_and_scope_has_its_own_figure() -> None:
 
 def test_end_users_are_those_who_used_something() -> None:
     limits = [("acme", limit(Level.USER, "acme/app", Meter.REQUESTS, Window.DAY))]
-    spent = {(Level.USER, Window.DAY): [Spent("acme/app", "ann", Amounts(1, 1)), Spent("acme/lab", "bob", Amounts(1, 1))]}
+    spent = {(Level.USER, Window.DAY, ""): [Spent("acme/app", "ann", Amounts(1, 1)), Spent("acme/lab", "bob", Amounts(1, 1))]}
     expected = Seed(f"user:acme/app:requests:day:{digest_of_label('ann')}", Window.DAY, DAY, 1)
     assert figures_of(asked_of(limits), spent, TODAY) == {"acme": [expected]}
 
@@ -71,9 +74,11 @@ def test_events_count_as_the_ledger_counts_them() -> None:
         event("b", at_unix_ms=noon, outcome="no_backend", closing="release"),
         event("c", at_unix_ms=noon - 86_400_000, usage=Usage(100, 0)),
     ]
-    assert spent_in(events, Level.TENANT, TODAY.day) == [Spent("acme", "", Amounts(1, 2, 3, 4, 1))]
+    assert spent_in(events, Level.TENANT, TODAY.begins_s(Window.DAY)) == [Spent("acme", "", Amounts(1, 2, 3, 4, 1))]
     assert spent_in(events, Level.GLOBAL, None) == [Spent("", "", Amounts(101, 2, 3, 4, 2))]
-    assert spent_in(events, Level.USER, TODAY.day) == [Spent(name, "ann", Amounts(1, 2, 3, 4, 1)) for name in ("acme", "acme/default")]
+    assert spent_in(events, Level.USER, TODAY.begins_s(Window.DAY)) == [
+        Spent(name, "ann", Amounts(1, 2, 3, 4, 1)) for name in ("acme", "acme/default")
+    ]
     names = [spent_in(events[:1], level, None)[0].name for level in (Level.MODEL, Level.ORGANISATION, Level.PROJECT, Level.KEY)]
     assert names == ["m", "", "acme/default", "k1"]
 

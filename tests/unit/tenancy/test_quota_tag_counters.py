@@ -1,7 +1,8 @@
 """What is kept of one tag: as much as is in use, and no more."""
 
+from tenancy.expiry import Forgetting
 from tenancy.limits import Amounts, Level, Limit, Meter, Scope, Window, line_of
-from tenancy.quota import LEASE_US, REAP_AT_MOST, SETTLED_US, Forgetting, TagCounters
+from tenancy.quota import LEASE_US, REAP_AT_MOST, SETTLED_US, TagCounters
 from tenancy.rates import Calendar, CompiledGroup, compile_group, compile_line
 
 START_US = 1_795_219_200_000_000

@@ -1,7 +1,9 @@
 -- One decision over every line of a group: all of them are read and decided before any is written.
--- KEYS: state, deadlines, hold. ARGV: the hold's id, lines, vector.
+-- KEYS: state, deadlines, hold. ARGV: the hold's id, lines, vector; where dated counters are among the lines, from when and until when
+-- their periods are the current ones.
 -- Answers, packed: verdict, now, and of every line where it stands: after the decision (1 admitted), or without one (0 refused,
--- 2 known already; 4 more where its end user is beyond the bound). What is told about it is worked out by the caller with the reference's own functions.
+-- 2 known already, 3 nothing is decided because the periods are not the current ones; 4 more where its end user is beyond the bound). What is told about it is worked out by the caller with the reference's own functions.
+if ARGV[4] and (now < tonumber(ARGV[4]) or now >= tonumber(ARGV[5])) then return cmsgpack.pack({3, now}) end
 reap()
 local lines, vector, packed, more = cmsgpack.unpack(ARGV[2]), cmsgpack.unpack(ARGV[3]), ARGV[2], 0
 if crowded_out(lines) then packed, more = cmsgpack.pack(lines), 4 end

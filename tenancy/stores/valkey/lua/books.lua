@@ -3,7 +3,8 @@
 -- Keys, all in the slot of the tag:
 --   tg:{TAG}:s      hash: where every limit stands
 --                     r:KEY          a rate: the time at which all of it is there again, microseconds
---                     d:KEY@PERIODs  a calendar counter: what is settled in the period; m: month, e: for ever
+--                     d:KEY@PERIODs  a calendar counter: what is settled in the period; m: month, e: for ever, c: a dated one,
+--                                    whose period is named by its end in seconds
 --                     d:KEY@PERIODh  the same: what open holds hold of it
 --                     g:KEY          a gauge: holds open now
 --                     ~              where pruning goes on
@@ -13,7 +14,8 @@
 --                   what it holds has to be given back by someone; a closed one expires.
 --
 -- Lines come packed by the caller, flat: how many rates, counters and gauges there are; then of each rate field, meter, amount,
--- burst, burst_us; of each counter field, kind, meter, amount; of each gauge field, amount. Where lines of an end user are among
+-- burst, burst_us; of each counter field, kind (of a dated one the end of its period, which the caller works out: it knows the
+-- rules of time zones), meter, amount; of each gauge field, amount. Where lines of an end user are among
 -- them, which end in its label: the label, how long it counts as one, and how many there may be.
 -- Every number is an integer below 2^53, which is what Lua's numbers hold exactly.
 -- LEASE_US, SETTLED_US, REAPED_US, REAP_AT_MOST, MAX_RATE, MAX_AHEAD_US, MAX_COUNT and OTHERS are put before this text from Python.
@@ -84,7 +86,7 @@ local function fields_of(lines, its_day, its_month)
     i = i + 5
   end
   for _ = 1, lines[2] do
-    local cell = lines[i] .. periods[lines[i + 1]]
+    local cell = lines[i] .. (periods[lines[i + 1]] or '@' .. lines[i + 1])
     fields[n + 1], fields[n + 2] = cell .. 's', cell .. 'h'
     n = n + 2
     i = i + 4

@@ -15,6 +15,8 @@ local function prune(created)
     elseif kind == 'd:' or kind == 'm:' then
       local period = tonumber(string.match(field, '@(%d+)[sh]$'))
       gone = period < (kind == 'd:' and day or month)
+    elseif kind == 'c:' then
+      gone = tonumber(string.match(field, '@(%d+)[sh]$')) * 1000000 <= now
     end
     if gone and #dead < 1000 then dead[#dead + 1] = field end
   end

@@ -1,8 +1,8 @@
 -- What is settled of calendar counters, set from outside.
 -- Expired holds are closed first: the ledger has what they used, so that it would be counted twice when they are closed later.
--- KEYS: state, deadlines. ARGV: packed and flat, of each counter its field, kind, period, what should be settled, and what that is to take
+-- KEYS: state, deadlines. ARGV: packed and flat, of each counter its field, kind (0 for a dated one), period, what should be settled, and what that is to take
 -- the place of (-1: the larger of both stays).
--- Answers, packed: what is settled of each now, -1 where the period is not the current one.
+-- Answers, packed: what is settled of each now, -1 where the period is not the current one (of a dated one: is over).
 reap()
 local seeds = cmsgpack.unpack(ARGV[1])
 local periods = {day, month, 0}
@@ -13,7 +13,8 @@ end
 local state, changes, reply, created = read(fields), {}, {}, 0
 for n, field in ipairs(fields) do
   local i = n * 5 - 4
-  if periods[seeds[i + 1]] ~= seeds[i + 2] then
+  local kind, period = seeds[i + 1], seeds[i + 2]
+  if kind == 0 and period * 1000000 <= now or kind ~= 0 and periods[kind] ~= period then
     reply[n] = -1
   else
     local had, new = tonumber(state[n] or 0), min(seeds[i + 3], MAX_COUNT)

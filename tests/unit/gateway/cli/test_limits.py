@@ -50,6 +50,24 @@ def test_a_soft_threshold_above_the_amount_is_refused_with_the_reason(tmp_path: 
         assert port.run("limit", "set", "tenant:acme:requests:day", "10", "--soft", "10").exit_code == 0
 
 
+def test_a_time_zone_is_set_kept_and_told_when_it_is_none(tmp_path: Path) -> None:
+    with admin_socket(tmp_path) as port:
+        port.run("tenant", "create", "acme")
+        done = port.run("limit", "set", "tenant:acme:cost_usd:week", "50", "--zone", "Europe/Berlin")
+        assert (done.exit_code, done.stdout.strip()) == (0, "limit tenant:acme:cost_usd:week is $50.00, in the calendar of Europe/Berlin")
+        assert "Europe/Berlin" in port.run("limit", "list", "--csv").stdout
+        assert port.run("limit", "raise", "tenant:acme:cost_usd:week", "60", "--for", "999d").exit_code == 0, "a raise keeps the zone"
+        assert "Europe/Berlin" in port.run("limit", "list", "--csv").stdout
+        for window, zone, says in (
+            ("day", "Europe/Belrin", "did you mean Europe/Berlin?"),
+            ("hour", "Europe/Berlin", "only limits per day, week or month have a time zone"),
+        ):
+            refused = port.run("limit", "set", f"tenant:acme:tokens:{window}", "5", "--zone", zone)
+            assert (refused.exit_code, says in " ".join(refused.stderr.split())) == (1, True), refused.stderr
+        assert port.run("limit", "set", "tenant:acme:tokens:hour", "5").exit_code == 0
+        assert port.run("limit", "set", "tenant:acme:tokens:day", "5", "--zone", "UTC").exit_code == 0
+
+
 BUDGET = "tenant:acme:cost_usd:month"
 ALIAS = "tenant:acme:cost_nanousd:month"
 

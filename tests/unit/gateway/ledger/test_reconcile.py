@@ -15,6 +15,7 @@ from tenancy.grant import digest_of_label
 from tenancy.hold import LEASE_S, Admitted, Beat, Hold, LimitUsage
 from tenancy.keys import Pepper
 from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
+from tenancy.periods import period_around
 from tenancy.ports import CountersAway
 from tenancy.seeds import Seed
 from tenancy.stores.memory import MemoryCounters
@@ -50,6 +51,9 @@ class Ledger:
             return []
         self.before_answer()
         return [Spent("acme", "ann" if level is Level.USER else "", self.spent[level])]
+
+    async def spent_since(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
+        return await self.spent_by(level, names, dt.datetime.fromtimestamp(since_s, dt.UTC).date())
 
     async def booked(self, request_ids: Collection[str]) -> set[str]:
         return self.known & set(request_ids)
@@ -110,6 +114,28 @@ async def test_everything_that_was_used_is_there_before_the_first_request() -> N
     first, month, last_month = dt.date(2026, 3, 10), dt.date(2026, 3, 1), dt.date(2026, 2, 1)
     asked = {(Level.TENANT, first, None), (Level.TENANT, None, last_month), (Level.TENANT, last_month, None), (Level.USER, month, None)}
     assert set(world.ledger.asked) == asked and len(world.ledger.asked) == 4
+
+
+async def test_limits_over_hours_and_in_other_zones_are_set_from_the_usage_of_their_period() -> None:
+    """The ledger's totals per day would count what was used before the period began."""
+    scope = Scope(Level.TENANT, "acme")
+    hour, week = Limit(scope, Meter.TOKENS, Window.HOUR, 1000), Limit(scope, Meter.TOKENS, Window.WEEK, 1000)
+    day = Limit(scope, Meter.TOKENS, Window.DAY, 1000, zone="Asia/Kathmandu")
+    world = World(hour, week, day)
+    asked: list[int] = []
+
+    async def spent_since(level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
+        asked.append(since_s)
+        return [Spent("acme", "", Amounts(since_s // 900 % 1000, 0))]
+
+    world.ledger.spent_since = spent_since  # type: ignore[method-assign]
+    at = int(START)
+    world.waiting = [event("late", at_unix_ms=at * 1000, usage=Usage(5, 0)), event("old", at_unix_ms=(at - 8 * 86_400) * 1000)]
+    await world.reconciler.begin()
+    begins = {limit: period_around(limit.window, limit.zone, at)[0] for limit in (hour, week, day)}
+    assert sorted(asked) == sorted(begins.values()) and len(set(asked)) == 3
+    for limit, begin in begins.items():
+        assert await world.used(limit) == begin // 900 % 1000 + 5
 
 
 async def test_an_empty_store_is_news_only_where_something_had_been_used() -> None:

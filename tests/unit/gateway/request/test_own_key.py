@@ -29,6 +29,9 @@ class Ledger:
         spent = {Level.TENANT: {"acme": 500, "bolt": 9_000}, Level.KEY: {"k1": 200, "k2": 300}}[level]
         return [Spent(name, "", Amounts(cost_nanousd=cost)) for name, cost in spent.items()]
 
+    async def spent_since(self, level: Level, names: Collection[str], since_s: int, most: int = 1) -> list[Spent]:
+        raise NotImplementedError
+
     async def booked(self, request_ids: Collection[str]) -> set[str]:
         raise NotImplementedError
 

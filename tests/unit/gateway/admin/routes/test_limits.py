@@ -24,7 +24,7 @@ async def test_a_limit_is_set_shown_replaced_as_seen_and_removed(admin: Admin) -
     assert made.status_code == 201
     assert made.json() == {
         "id": "tenant:acme:requests:minute", "level": "tenant", "name": "acme", "meter": "requests", "window": "minute", "tenant": "acme",
-        "amount": 600, "burst": 60, "soft": 50, "raised_to": None, "raised_until_unix": None,
+        "amount": 600, "burst": 60, "soft": 50, "raised_to": None, "raised_until_unix": None, "zone": "",
         "amount_usd": None, "soft_usd": None, "raised_to_usd": None,
     }  # fmt: skip
     seen = await admin.client.get(RPM, headers=OWNER)
@@ -96,7 +96,7 @@ async def test_a_soft_threshold_that_nothing_reaches_is_refused_and_one_of_an_ol
     [
         "tenant:acme:requests",
         "moon:acme:requests:minute",
-        "tenant:acme:requests:week",
+        "tenant:acme:requests:fortnight",
         "tenant:acme:REQUESTS:minute",
         "x",
         "tenant:acme:wishes:day",
@@ -136,7 +136,7 @@ async def test_money_is_written_as_decimal_dollars_and_shown_both_ways(admin: Ad
     assert made.status_code == 201
     assert made.json() == {
         "id": "tenant:acme:cost_usd:month", "level": "tenant", "name": "acme", "meter": "cost_usd", "window": "month", "tenant": "acme",
-        "amount": 50_000_000_000, "burst": None, "soft": 40_500_000_000, "raised_to": None, "raised_until_unix": None,
+        "amount": 50_000_000_000, "burst": None, "soft": 40_500_000_000, "raised_to": None, "raised_until_unix": None, "zone": "",
         "amount_usd": "50.00", "soft_usd": "40.50", "raised_to_usd": None,
     }  # fmt: skip
     raised = await admin.client.post(f"{BUDGET}/raise", json={"to": "75.000000001", "until_unix": admin.wall.now + 60}, headers=OWNER)

@@ -2,7 +2,7 @@
 
 import random
 
-from tenancy.quota import EndUsers
+from tenancy.expiry import EndUsers
 
 HOUR_US = 3_600_000_000
 

@@ -5,9 +5,10 @@ import tracemalloc
 import pytest
 
 from domain.identity import TenantId
+from tenancy.expiry import AT_ONCE, Forgetting
 from tenancy.hold import Hold
 from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
-from tenancy.quota import AT_ONCE, LEASE_US, REAPED_US, SETTLED_US, Forgetting, Quota
+from tenancy.quota import LEASE_US, REAPED_US, SETTLED_US, Quota
 
 START_US = 1_795_219_200_000_000
 BYTES_A_HOLD = 170
