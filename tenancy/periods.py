@@ -32,7 +32,7 @@ def period_around(window: Window, zone: str, at_s: int) -> tuple[int, int]:
     if window is Window.HOUR:
         begin = at_s // HOUR_S * HOUR_S
         return begin, begin + HOUR_S
-    clock = _zone(zone) if zone else dt.UTC
+    clock = clock_of(zone) if zone else dt.UTC
     day = dt.datetime.fromtimestamp(at_s, clock).date()
     if window is Window.DAY:
         first, after = day, day + dt.timedelta(days=1)
@@ -51,7 +51,9 @@ def _midnight(day: dt.date, clock: dt.tzinfo) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _zone(name: str) -> ZoneInfo:
+def clock_of(name: str) -> ZoneInfo:
+    """The clocks of a time zone, by a name that `tenancy.limits` accepts. `ZoneInfo(name)` would read the machine's own rules first, and
+    machines differ: governments change the rules of future years."""
     place = resources.files("tzdata").joinpath("zoneinfo", *name.split("/"))
     with place.open("rb") as rules:
         return ZoneInfo.from_file(rules, key=name)

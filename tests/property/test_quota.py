@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +22,7 @@ from domain.identity import TenantId
 from tenancy.directory import CALENDAR
 from tenancy.hold import Admitted, Beat, Hold
 from tenancy.limits import ZONED, Amounts, Group, Level, Limit, LimitLine, Meter, Scope, Window, line_of
+from tenancy.periods import clock_of
 from tenancy.quota import LEASE_US, REAPED_US, SETTLED_US, Quota
 from tenancy.rates import Calendar, is_dated, kind_of
 from tenancy.seeds import Seed
@@ -147,7 +147,7 @@ FORMATS = {Window.HOUR: "%Y-%m-%d %H", Window.DAY: "%Y-%m-%d", Window.WEEK: "%G-
 
 
 def period(line: LimitLine, us: int) -> str:
-    zone = ZoneInfo(line.limit.zone) if line.limit.zone else UTC
+    zone = clock_of(line.limit.zone) if line.limit.zone else UTC
     return datetime.fromtimestamp(us // 1_000_000, zone).strftime(FORMATS[line.window])
 
 

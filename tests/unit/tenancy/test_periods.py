@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenancy.limits import ZONED, Level, Limit, Meter, Scope, Window, zone_named, zone_names
-from tenancy.periods import QUARTER_S, period_around
+from tenancy.periods import QUARTER_S, clock_of, period_around
 from tenancy.rates import DAY, MONTH, Calendar, is_dated, kind_of
 
 FORMATS = {Window.HOUR: "%Y-%m-%d %H", Window.DAY: "%Y-%m-%d", Window.WEEK: "%G-%V", Window.MONTH: "%Y-%m"}
@@ -18,7 +18,7 @@ ZONES = st.sampled_from(["", *sorted(zone_names())])
 
 @given(at=MOMENTS, window=st.sampled_from(sorted(ZONED, key=str)), zone=ZONES)
 def test_a_period_is_the_time_in_which_the_zones_clocks_show_the_same_date(at: int, window: Window, zone: str) -> None:
-    clock = ZoneInfo(zone) if zone else UTC
+    clock = clock_of(zone) if zone else UTC
 
     def shown(moment: int) -> str:
         return datetime.fromtimestamp(moment, clock).strftime(FORMATS[window])

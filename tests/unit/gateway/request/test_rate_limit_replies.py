@@ -164,5 +164,22 @@ def test_a_refusal_by_a_shared_limit_names_the_scope_and_no_number_of_it(scope: 
     assert told_words(Limit(scope, Meter.COST_NANOUSD, Window.DAY, 5), 5).endswith(": dollars per day")
 
 
+@pytest.mark.parametrize(
+    ("window", "zone", "says"),
+    [
+        (Window.HOUR, "", "(tenant acme: 777 tokens per hour). It starts anew at the full hour."),
+        (Window.DAY, "", "(tenant acme: 777 tokens per day). It starts anew at 00:00 UTC."),
+        (Window.DAY, "Asia/Kathmandu", "(tenant acme: 777 tokens per day). It starts anew at 00:00 Asia/Kathmandu."),
+        (Window.WEEK, "", "(tenant acme: 777 tokens per week). It starts anew on Monday at 00:00 UTC."),
+        (Window.MONTH, "Europe/Berlin", "(tenant acme: 777 tokens per month). It starts anew on the first of the month, Europe/Berlin."),
+    ],
+)
+def test_a_spent_quota_says_when_it_starts_anew_and_in_which_calendar(window: Window, zone: str, says: str) -> None:
+    limit = Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, window, 777, zone=zone)
+    refused = Refused(line_of(limit, 0.0), 77, 20_500_000)
+    assert fault_of(refused, WANTED, 0.5).message == f"Quota spent {says}"
+    assert (b"x-ratelimit-reset-tokens", b"20.5s") in limit_headers((refused_standing(refused),))
+
+
 def test_no_limits_no_headers() -> None:
     assert limit_headers(()) == []
