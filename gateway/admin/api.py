@@ -19,6 +19,7 @@ from gateway.admin.problem import CHANGED, NOT_FOUND, RETRY, AdminProblem, error
 from gateway.admin.routes import ROUTERS
 from gateway.fleet.registry import FleetRefusal
 from policies.rollout.progress import NotNow
+from tenancy.alerts import AlertsAway
 from tenancy.directory_ports import AlreadyExists, Conflict, NoRoom, NotFound, StillInUse
 from tenancy.journal import JournalAway, TooManyRemembered
 from tenancy.ports import CountersAway
@@ -34,6 +35,7 @@ STORE_ERRORS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (StillInUse, 409, "in_use", "It cannot be removed: {0}."),
     (Conflict, 412, "precondition_failed", CHANGED),
     (LedgerAway, 503, "store_unavailable", "The ledger cannot be asked now. Try again."),
+    (AlertsAway, 503, "store_unavailable", "The database cannot be asked now. Try again."),
     (CountersAway, 503, "counters_unavailable", "The counters cannot be asked now: {0}."),
     (NoRoom, 409, "too_many", "The {0}."),
     (RolloutTaken, 409, "already_exists", "The {0}."),

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from gateway.admin import PREFIX, Parts, create_admin_api
 from gateway.admin.problem import error_reply
 from gateway.admin.server import AdminServer
+from gateway.alerts.watch import AlertCounts
 from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState, Bookkeeper
 from gateway.process.background import kept_up
@@ -62,6 +63,10 @@ class ApiRun(Protocol):
         """The state of the rollouts, for metrics."""
         ...
 
+    def alerts(self) -> AlertCounts | None:
+        """What became of budget alerts, for metrics."""
+        ...
+
     async def close(self) -> None:
         """Close the connections."""
         ...
@@ -86,6 +91,7 @@ def create_admin_app(
     booking: Callable[[], BookingState | None] = lambda: None,
     api: Parts | None = None,
     rollouts: Callable[[], RolloutFigures | None] = lambda: None,
+    alerts: Callable[[], AlertCounts | None] = lambda: None,
 ) -> FastAPI:
     """The admin port as an ASGI app.
 
@@ -99,6 +105,7 @@ def create_admin_app(
         booking: the state of the shipping of usage to SQL.
         api: the collaborators of the admin API under `/admin/v1`; None leaves the API out.
         rollouts: the state of the rollouts, for metrics.
+        alerts: what became of budget alerts, for metrics.
     """
     # No docs pages: they load scripts from elsewhere. These routes are in docs/reference/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
@@ -124,7 +131,7 @@ def create_admin_app(
 
     async def metrics(request: Request) -> Response:
         snapshots = await collect(with_metrics=True)
-        scrape = Scrape(totals.add(snapshots), snapshots, supervised(), workers, version, booking(), rollouts())
+        scrape = Scrape(totals.add(snapshots), snapshots, supervised(), workers, version, booking(), rollouts(), alerts())
         # Off the loop: a scrape at every ceiling takes tens of milliseconds, and probes must not wait for it.
         text, content_type = await asyncio.to_thread(render, scrape, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
@@ -223,6 +230,7 @@ async def _serve(
         booking=lambda: books.state() if books is not None else None,
         api=running.parts if running is not None else None,
         rollouts=lambda: running.rollouts() if running is not None else None,
+        alerts=lambda: running.alerts() if running is not None else None,
     )
     server = AdminServer(app, slot.ready)
     loop = asyncio.get_running_loop()

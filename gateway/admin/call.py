@@ -29,6 +29,7 @@ from gateway.sync.policies import Reloading
 from gateway.sync.revocations import PendingRevocations
 from policies.compile import PolicySet
 from tenancy.accounts import DirectoryBounds
+from tenancy.alerts import AlertStore
 from tenancy.audit import Entry, canonical, shadow
 from tenancy.directory_ports import DirectoryChange
 from tenancy.hold import LimitUsage
@@ -254,6 +255,7 @@ class Parts:
         pools: the pools of the settings, each with the names of its adapters.
         announce: passes on a change of a rollout once it is committed; does not block.
         entropy: gives so many random bytes.
+        alerts: budget alerts. Raises AlertsAway.
     """
 
     authenticator: Authenticator
@@ -280,6 +282,7 @@ class Parts:
     prompts: Callable[[], Collection[str]]
     """The existing versions of prompts, as `id@version`; reads files."""
     announce: Callable[[Mapping[str, Any]], None]
+    alerts: AlertStore
     policies: DatabasePolicies | None = None
     """Set where the database owns the policies; None where files do."""
     known_key: Callable[[KeyId], KeyRecord | None] = lambda _key_id: None

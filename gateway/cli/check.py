@@ -19,7 +19,7 @@ from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.pools import LoraSettings
-from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
+from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_alerts_secret, read_reference, read_rollouts_secret
 from gateway.fleet.sources import clashes_in_files, problems_in_files
 from gateway.importing.plan import DOCUMENT_FILE, BadDocument, read_document
 from gateway.prompt.find_tokenizer import found_tokenizer
@@ -205,6 +205,7 @@ def _missing_secrets(settings: Settings) -> list[str]:
         "secrets.pepper": settings.secrets.pepper,
         "secrets.admin_token": settings.secrets.admin_token,
         "rollouts.webhook.secret": None if settings.rollouts.webhook is None else settings.rollouts.webhook.secret,
+        "alerts.webhook.secret": None if settings.alerts.webhook is None else settings.alerts.webhook.secret,
     }
     references |= {f"pools[{i}].api_key": pool.api_key for i, pool in enumerate(settings.pools)}
     notes = []
@@ -234,7 +235,8 @@ def _weak_secrets(settings: Settings, located: Located) -> list[Problem]:
     """Problems of secrets that can be read here and that a start would refuse."""
     readers: dict[Path_, Callable[[Settings], object]] = {
         ("secrets", "admin_token"): read_admin_token,
-        ("rollouts", "webhook", "secret"): read_hook_secret,
+        ("rollouts", "webhook", "secret"): read_rollouts_secret,
+        ("alerts", "webhook", "secret"): read_alerts_secret,
     }
     problems = []
     for path, reader in readers.items():

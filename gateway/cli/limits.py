@@ -72,6 +72,19 @@ def set_limit(
     out.print(f"limit {saved['id']} is {saved['amount']}{calendar}", markup=False)
 
 
+@limit_app.command("alerts")
+def list_alerts(
+    gateway: GatewayOptions,
+    output: OutputOptions,
+    of: Annotated[str, typer.Option(help="Only limits whose id begins so, as tenant:acme:.")] = "",
+    newest: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many at most.")] = 50,
+) -> None:
+    """Print which budgets have reached a threshold, the newest first, and whether their messages have arrived."""
+    alerts = gateway.api().read(f"{API}/limits/alerts?limit={newest}&of={segment(of)}")["items"]
+    rows = [{**alert, "at": alert["message"]["at"], "percent": f"{alert['percent']} %"} for alert in alerts]
+    output.show(rows, ("at", "limit", "percent", "result", "attempts"), alerts, expendable=("attempts",))
+
+
 @limit_app.command("raise")
 def raise_limit(
     limit: LimitId,

@@ -36,7 +36,7 @@ from tenancy.keys import Pepper
 from tenancy.limits import Group
 from tenancy.ports import CountersAway
 from tenancy.rights import Role
-from tenancy.stores.sql import SqlJournal, SqlUsageQueries, StoreError, migrate, open_engine
+from tenancy.stores.sql import SqlAlerts, SqlJournal, SqlUsageQueries, StoreError, migrate, open_engine
 
 T = TypeVar("T")
 
@@ -91,6 +91,7 @@ class OfflineApi:
         books = StoreTransactions(journal)
         return Parts(
             authenticator=_Owner(None, _nobody, time.monotonic, time.time),
+            alerts=SqlAlerts(self._engine),
             change=books.change,
             reading=books.reading,
             audit=journal,

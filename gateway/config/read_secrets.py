@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from gateway.config.addresses import sqlite_file
 from gateway.config.load import SecretReference, Settings
+from gateway.config.settings import WebhookSettings
 from tenancy.keys import Pepper
 
 PEPPER_BYTES: Final = 32
@@ -94,18 +97,39 @@ def read_admin_token(settings: Settings) -> str | None:
     return token
 
 
-def read_hook_secret(settings: Settings) -> bytes | None:
-    """The secret that webhook messages about rollouts are signed with; None when no webhook is configured.
+class HookSecrets(msgspec.Struct, frozen=True):
+    """The secrets that webhook messages are signed with; None where no webhook is configured."""
+
+    rollouts: bytes | None
+    alerts: bytes | None
+
+
+def read_hook_secrets(settings: Settings) -> HookSecrets:
+    """The secrets of the webhooks.
 
     Raises:
-        SecretError: the secret is missing.
-        WeakSecret: the secret is too short.
+        SecretError: a secret is missing.
+        WeakSecret: a secret is too short.
     """
-    if settings.rollouts.webhook is None:
+    return HookSecrets(read_rollouts_secret(settings), read_alerts_secret(settings))
+
+
+def read_rollouts_secret(settings: Settings) -> bytes | None:
+    """The secret of `rollouts.webhook`; None without one. Raises SecretError, WeakSecret."""
+    return _hook_secret("rollouts.webhook.secret", settings.rollouts.webhook, settings)
+
+
+def read_alerts_secret(settings: Settings) -> bytes | None:
+    """The secret of `alerts.webhook`; None without one. Raises SecretError, WeakSecret."""
+    return _hook_secret("alerts.webhook.secret", settings.alerts.webhook, settings)
+
+
+def _hook_secret(path: str, webhook: WebhookSettings | None, settings: Settings) -> bytes | None:
+    if webhook is None:
         return None
-    secret = read_reference(settings.rollouts.webhook.secret, settings.base_dir, os.environ)
+    secret = read_reference(webhook.secret, settings.base_dir, os.environ)
     if len(secret) < MIN_TOKEN_CHARS:
-        raise WeakSecret(f"rollouts.webhook.secret holds fewer than {MIN_TOKEN_CHARS} characters; make one with: openssl rand -hex 32")
+        raise WeakSecret(f"{path} holds fewer than {MIN_TOKEN_CHARS} characters; make one with: openssl rand -hex 32")
     return secret.encode()
 
 

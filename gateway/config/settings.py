@@ -100,6 +100,23 @@ class RolloutSettings(Strict):
     )
 
 
+class AlertSettings(Strict):
+    """Messages about budgets that are nearly spent; see docs/tasks/get-told-before-a-budget-is-spent.md."""
+
+    webhook: WebhookSettings | None = Field(
+        default=None, description="The receiver of a message about every percentage of a budget that is reached; null for none."
+    )
+    at_percent: list[Annotated[int, Field(ge=1, le=1000)]] = Field(
+        default=[50, 80, 100], min_length=1, max_length=10, description="Percentages of a limit's amount that are told."
+    )
+    meters: list[Literal["cost_usd", "tokens", "input_tokens", "output_tokens", "units", "requests"]] = Field(
+        default=["cost_usd"],
+        min_length=1,
+        description="The meters whose limits are told, of those per day, month or longer; limits per minute and of single end users never.",
+    )
+    look_every_s: float = Field(default=30.0, ge=1, le=3600, description="Seconds between two looks at the limits.")
+
+
 class TenantSettings(Strict):
     """Bounds of every tenant. Existing keys and projects stay when a bound is lowered."""
 
@@ -315,6 +332,7 @@ class Settings(Strict):
     queue: QueueSettings = Field(default=QueueSettings(), description="The queue of requests that wait for capacity on an engine.")
     drain: DrainSettings = Field(default=DrainSettings(), description="Draining of a worker or a backend.")
     rollouts: RolloutSettings = Field(default=RolloutSettings(), description="Rollouts.")
+    alerts: AlertSettings = Field(default=AlertSettings(), description="Messages about budgets that are nearly spent.")
     tenants: TenantSettings = Field(default=TenantSettings(), description="Bounds of every tenant.")
     ledger: LedgerSettings = Field(default=LedgerSettings(), description="The ledger of usage.")
     explanations: ExplanationSettings = Field(default=ExplanationSettings(), description="Routing decisions that are kept on disk.")

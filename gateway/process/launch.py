@@ -23,7 +23,7 @@ import structlog
 
 from gateway.admin.app import PoolShown, admin_main
 from gateway.config.load import ConfigError, Settings, load_settings_again
-from gateway.config.read_secrets import SecretError, read_admin_token, read_hook_secret, read_pepper, read_reference
+from gateway.config.read_secrets import SecretError, read_admin_token, read_hook_secrets, read_pepper, read_reference
 from gateway.process.file_descriptors import bounded_connections
 from gateway.process.hot_restart import this_program
 from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
@@ -117,7 +117,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
             current = load_settings_again(config, os.environ, settings)
             token = read_admin_token(current)
             pepper = read_pepper(current)
-            hook_secret = read_hook_secret(current)
+            hook_secrets = read_hook_secrets(current)
         except (ConfigError, SecretError) as error:
             log.error("cannot serve with this configuration", reason=str(error))
             raise SystemExit(1) from None
@@ -127,7 +127,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
             workers=settings.workers,
             pools=[PoolShown(pool.name, pool.model, pool.dialect) for pool in current.pools],
             bookkeeper=lambda: bookkeeper_for(current),
-            api=lambda slot: api_run_for(current, slot, pepper, token, hook_secret),
+            api=lambda slot: api_run_for(current, slot, pepper, token, hook_secrets),
         )
 
     def store(slot: WorkerSlot) -> None:
@@ -138,7 +138,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         # once, before the workers start: they only read the store, and migrating would cost each of them memory for good
         read_pepper(settings, anew=new_pepper)
         read_admin_token(settings)
-        read_hook_secret(settings)
+        read_hook_secrets(settings)
         for pool in settings.pools:
             if pool.api_key is not None:
                 read_reference(pool.api_key, settings.base_dir, os.environ)

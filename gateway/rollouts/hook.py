@@ -5,7 +5,6 @@ is the source of truth. Receivers check the signature and the time in it, and as
 """
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -13,16 +12,13 @@ import msgspec
 import structlog
 
 from domain.clock import WallClock
+from gateway.signed_webhook import SIGNATURE, Post, signature
 
 MAX_WAITING: Final = 200
 """Messages that may wait; beyond that new messages are dropped and counted. Fifty rollouts change a few times an hour."""
 PAUSES_S: Final = (1.0, 5.0, 25.0)
 """Seconds between the attempts: a receiver that restarts is back within half a minute."""
-SIGNATURE: Final = "x-tidegate-signature"
-"""The header with the signature of a message."""
 
-Post = Callable[[bytes, Mapping[str, str]], Awaitable[int]]
-"""Sends a body with headers and returns the status of the answer, within seconds. Raises whatever the transport raises."""
 Sleep = Callable[[float], Awaitable[None]]
 
 log = structlog.get_logger("tidegate.rollouts")
@@ -85,8 +81,3 @@ class RolloutHook:
             why = f"answers {status}"
         self.counts.failed += 1
         log.error("a rollout's webhook could not be delivered", attempts=1 + len(PAUSES_S), why=why)
-
-
-def signature(secret: bytes, at_unix: int, body: bytes) -> str:
-    """`t=TIME,v1=HEX`: HMAC-SHA256 over the time of sending, a dot and the body; the time lets receivers refuse replayed messages."""
-    return f"t={at_unix},v1={hmac.digest(secret, b'%d.' % at_unix + body, 'sha256').hex()}"

@@ -19,9 +19,11 @@ from prometheus_client.registry import Collector
 
 from backends.signals import Signals
 from domain.priority import WORDS
+from gateway.alerts.watch import AlertCounts
 from gateway.fleet.view import BREAKER_STATES, clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState
 from gateway.process.snapshots import BackendState, Supervision, WorkerSnapshot
+from gateway.telemetry.alert_counters import ALERT_COUNTERS, ALERT_GAUGES, alert_counts, alert_rows
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
 from gateway.telemetry.metrics import MAX_LABEL_CHARS, Cells, MetricsSnapshot
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
@@ -132,6 +134,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_limits_drift_ratio": ("Largest share by which a counter had drifted from the ledger at the last comparison.", ()),
     **POLICY_GAUGES,
     **ROLLOUT_GAUGES,
+    **ALERT_GAUGES,
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
 }
 _SIGNAL_GAUGES: Final[dict[str, Callable[[Signals], float | None]]] = {
@@ -144,6 +147,7 @@ COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_worker_restarts_total": ("Unexpected ends of a worker (or of the admin process).", ("worker",)),
     "tidegate_ledger_booked_total": ("Usage events by what became of them in SQL.", ("state",)),
     **ROLLOUT_COUNTERS,
+    **ALERT_COUNTERS,
     "tidegate_access_log_dropped_total": ("Access-log lines dropped because nobody read them fast enough.", ()),
 }
 ALIASES: Final = (
@@ -166,6 +170,8 @@ class Scrape(msgspec.Struct, frozen=True):
     booking: BookingState | None = None
     """The state of the bookkeeper that writes usage to SQL; None where usage is not recorded."""
     rollouts: RolloutFigures | None = None
+    alerts: AlertCounts | None = None
+    """What became of budget alerts; None where nobody is told."""
 
 
 def describe() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -259,7 +265,8 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_index_blocks", [((), float(fullest.blocks))] if fullest else [])
     yield _gauge("tidegate_index_blocks_max", [((), float(fullest.bound))] if fullest else [])
     yield from _queue_gauges(scrape.workers)
-    for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), rollout_rows(scrape.rollouts)):
+    own = chain(rollout_rows(scrape.rollouts), alert_rows(scrape.alerts))
+    for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), own):
         yield _gauge(name, samples)
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in WORKER_STATES), 0)
     for worker in scrape.workers:
@@ -350,6 +357,6 @@ def _process_counters(scrape: Scrape) -> Iterator[Metric]:
     yield _counter("tidegate_worker_restarts_total", [((slot.name.removeprefix("worker-"),), slot.restarts) for slot in slots])
     opens = [((backend.pool, backend.backend), backend.breaker_opens) for backend in fleet_seen(scrape.workers)[:MAX_SERIES]]
     yield _counter("tidegate_backend_breaker_opens_total", opens)
-    for name, counts in rollout_counts(scrape.rollouts):
+    for name, counts in chain(rollout_counts(scrape.rollouts), alert_counts(scrape.alerts)):
         yield _counter(name, counts)
     yield _counter("tidegate_access_log_dropped_total", [((), scrape.totals.access_log_dropped)])

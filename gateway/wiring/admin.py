@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +28,10 @@ from gateway.admin import Parts, call
 from gateway.admin.access import Authenticator, Principal
 from gateway.admin.call import DatabasePolicies
 from gateway.admin.problem import RETRY, AdminProblem
+from gateway.alerts.watch import AlertCounts, AlertWatch
 from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import Settings
+from gateway.config.read_secrets import HookSecrets
 from gateway.config.trust import verify_for
 from gateway.fleet.view import fleet_seen
 from gateway.placement.explain import WorkersExplain
@@ -57,8 +59,18 @@ from tenancy.directory_ports import DirectoryChange
 from tenancy.journal import Change
 from tenancy.jwt import JwtOutcome, looks_like_token
 from tenancy.keys import SECRET_BYTES, KeyRecord, Pepper, mint, mint_again
+from tenancy.limits import METERS_BY_NAME, Limit
 from tenancy.rights import KeyScope, Role
-from tenancy.stores.sql import SqlDirectory, SqlJournal, SqlMemberStore, SqlPolicyVersions, SqlRolloutStore, SqlUsageQueries, open_engine
+from tenancy.stores.sql import (
+    SqlAlerts,
+    SqlDirectory,
+    SqlJournal,
+    SqlMemberStore,
+    SqlPolicyVersions,
+    SqlRolloutStore,
+    SqlUsageQueries,
+    open_engine,
+)
 
 KEY_ENVIRONMENT: Final = "live"
 """The environment in every key's text."""
@@ -170,7 +182,7 @@ SEEN_WITHIN_S: Final = 0.5
 
 HOOK_WITHIN_S: Final = 5.0
 """Longest wait for the answer of a webhook's receiver."""
-HOOK_ID: Final = "tidegate-rollout"
+HOOK_ID: Final = "tidegate-webhook"
 """The request id that receivers of a webhook see."""
 
 log = structlog.get_logger("tidegate.admin")
@@ -232,7 +244,7 @@ class OwnProcesses:
 class AdminApiRun:
     """The admin API's collaborators and their background loops; keys and tokens are as fresh as on the data port."""
 
-    def __init__(self, settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> None:
+    def __init__(self, settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secrets: HookSecrets) -> None:
         engine = open_engine(settings.sql_url)
         journal = SqlJournal(engine, time.time)
         books = StoreTransactions(journal)
@@ -245,10 +257,11 @@ class AdminApiRun:
         self._processes = OwnProcesses(settings, self._run_dir)
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
         self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
-        self._hook = _hook_for(settings, hook_secret)
+        self._hook = _hook_for(settings, hook_secrets.rollouts)
         announce = self._hook.tell if self._hook is not None else _no_hook
         self._announce = announce
         self._keeper_state: KeeperState | None = None
+        self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
             change=books.change,
@@ -274,6 +287,7 @@ class AdminApiRun:
             policies=self._database_policies(books),
             gateway=self._processes,
             known_key=self._known_key,
+            alerts=SqlAlerts(engine),
             pending=self._pending,
         )
 
@@ -293,6 +307,8 @@ class AdminApiRun:
             group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
             if self._hook is not None:
                 group.create_task(kept_up(self._hook.run, "webhook"))
+            if self._alerts is not None:
+                group.create_task(kept_up(self._alerts.run, "alerts"))
             if self._copy is not None:
                 group.create_task(kept_up(self._copy.run, "policies"))
             # beside the loops above, which keep keys current while issuers are slow to answer
@@ -312,6 +328,29 @@ class AdminApiRun:
         """The state of rollouts and of the webhook, for metrics."""
         state = self._keeper_state or KeeperState()
         return RolloutFigures(state, HookCounts() if self._hook is None else self._hook.counts)
+
+    def alerts(self) -> AlertCounts | None:
+        """What became of budget alerts, for metrics; None where nobody is told."""
+        return None if self._alerts is None else self._alerts.counts
+
+    def _limits_now(self) -> Iterator[tuple[str, Limit]]:
+        return self._holders.directory.calendar_limits()
+
+    def _alerts_for(self, settings: Settings, secret: bytes | None, store: SqlAlerts) -> AlertWatch | None:
+        written = settings.alerts
+        if written.webhook is None or secret is None:
+            return None
+        return AlertWatch(
+            store,
+            self._limits_now,
+            self._counters.look,
+            partial(post_message, written.webhook.url),
+            secret,
+            percents=sorted(set(written.at_percent)),
+            meters=frozenset(METERS_BY_NAME[name] for name in written.meters),
+            every_s=written.look_every_s,
+            wall=time.time,
+        )
 
     async def _keep_rollouts(self, main: asyncio.AbstractEventLoop) -> None:
         """Decide on rollouts until cancelled, in a loop of its own and on connections of its own (`gateway.process.own_loop`).
@@ -387,6 +426,6 @@ def _log_token(issuer: str, outcome: JwtOutcome) -> None:
     log.debug("token", issuer=issuer, outcome=outcome.value)
 
 
-def api_run_for(settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> AdminApiRun:
+def api_run_for(settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secrets: HookSecrets) -> AdminApiRun:
     """The admin API of this process."""
-    return AdminApiRun(settings, slot, pepper, token, hook_secret)
+    return AdminApiRun(settings, slot, pepper, token, hook_secrets)

@@ -5,7 +5,7 @@ import hmac
 import httpx
 import pytest
 
-from gateway.rollouts.hook import SIGNATURE, signature
+from gateway.signed_webhook import SIGNATURE, signature
 from gateway.wiring.admin import post_message
 from tests.scripted_server import Peer, Script, scripted
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.routes.adapters import router as adapters
+from gateway.admin.routes.alerts import router as alerts
 from gateway.admin.routes.audit import router as audit
 from gateway.admin.routes.backends import router as backends
 from gateway.admin.routes.caller import router as caller
@@ -34,6 +35,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     keys,
     limits,
     limit_state,
+    alerts,
     limit_items,
     prices,
     usage,

@@ -1,6 +1,7 @@
 """The directory, registered backends, the ledger and the audit in SQLite or Postgres through SQLAlchemy; Alembic migrates the schema
 (`migrations/`)."""
 
+from tenancy.stores.sql.alerts import SqlAlerts
 from tenancy.stores.sql.directory import SqlDirectory
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
 from tenancy.stores.sql.ledger import SqlUsageStore
@@ -12,6 +13,7 @@ from tenancy.stores.sql.spend_reader import SqlSpendReader
 from tenancy.stores.sql.usage_queries import SqlUsageQueries
 
 __all__ = [
+    "SqlAlerts",
     "SqlChange",
     "SqlDirectory",
     "SqlJournal",

@@ -439,3 +439,22 @@ usage_mark = sa.Table(
 )
 """`seq`: every event up to it is in the totals; `quarter_seq`: every event up to it is in the totals of quarters, too, which processes of
 an older version do not write. `first_kept`: events of days before it have been dropped and are not taken again."""
+
+budget_alert = sa.Table(
+    "budget_alert",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("limit_id", sa.String(512), nullable=False),
+    sa.Column("period", sa.String(32), nullable=False),
+    sa.Column("percent", sa.Integer, nullable=False),
+    sa.Column("amount", sa.BigInteger, nullable=False),
+    sa.Column("used", sa.BigInteger, nullable=False),
+    sa.Column("at_unix", sa.Float, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("result", sa.String(16), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_try_unix", sa.Float, nullable=True),
+    sa.Index("budget_alert_by_time", "at_unix"),
+    sa.Index("budget_alert_due", "next_try_unix"),
+)
+"""Budget alerts; `next_try_unix` is null for those that are over."""

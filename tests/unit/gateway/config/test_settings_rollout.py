@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.load import ConfigError, Settings, load_settings
-from gateway.config.read_secrets import SecretError, WeakSecret, read_hook_secret
+from gateway.config.read_secrets import SecretError, WeakSecret, read_rollouts_secret
 
 POOLS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
 
@@ -16,18 +16,18 @@ def settings(folder: Path, webhook: str = "") -> Settings:
 
 def test_nobody_is_told_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert settings(tmp_path).rollouts.webhook is None
-    assert read_hook_secret(settings(tmp_path)) is None
+    assert read_rollouts_secret(settings(tmp_path)) is None
 
 
 def test_messages_are_signed_with_a_secret_that_lies_elsewhere(tmp_path: Path) -> None:
     found = settings(tmp_path, '{url: "https://alerts.example.com/hook?team=a", secret: {file: secret}}')
     with pytest.raises(SecretError, match="cannot be read"):
-        read_hook_secret(found)
+        read_rollouts_secret(found)
     (tmp_path / "secret").write_text("short")
     with pytest.raises(WeakSecret, match="fewer than 24 characters"):
-        read_hook_secret(found)
+        read_rollouts_secret(found)
     (tmp_path / "secret").write_text("x" * 32 + "\n")
-    assert read_hook_secret(found) == b"x" * 32
+    assert read_rollouts_secret(found) == b"x" * 32
 
 
 @pytest.mark.parametrize(
