@@ -30,14 +30,14 @@ MAX_NAMED: Final = 10
 
 
 def dangling(
-    located: Located, everyone: Located | None, pools: Collection[str] | None, loras: Mapping[str, Collection[str]]
+    located: Located, everyone: Located | None, pools: Collection[str] | None, loras: Mapping[str, Collection[str] | None]
 ) -> Iterator[Problem]:
     """A problem for each dangling, doubled or circular reference of one file.
 
     Args:
         everyone: the file of the tenant `*`, whose models a file without `models` inherits; None when there is none.
         pools: names of the pools; None when they are not known, so that references to pools are not checked.
-        loras: adapters by pool.
+        loras: adapters by pool; None for a pool whose adapters are not known, so that references to them are not checked.
     """
     names = _names(located)
     yield from _listed_twice(located)
@@ -96,7 +96,7 @@ def _listed_twice(located: Located) -> Iterator[Problem]:
             yield located.problem(("models", i, "name"), f"{name!r} is listed twice", "keep one")
 
 
-def _targets(located: Located, i: int, pools: Collection[str] | None, loras: Mapping[str, Collection[str]]) -> Iterator[Problem]:
+def _targets(located: Located, i: int, pools: Collection[str] | None, loras: Mapping[str, Collection[str] | None]) -> Iterator[Problem]:
     if pools is None:
         return
     at = ("models", i)
@@ -109,8 +109,8 @@ def _targets(located: Located, i: int, pools: Collection[str] | None, loras: Map
             continue
         if pool not in pools:
             yield located.problem(path, f"there is no pool {pool!r}", suggestion(pool, pools))
-        elif isinstance(lora, str) and lora not in loras.get(pool, ()):
-            hint = suggestion(lora, loras.get(pool, ()), "write it under loras of that pool")
+        elif isinstance(lora, str) and (adapters := loras.get(pool, ())) is not None and lora not in adapters:
+            hint = suggestion(lora, adapters, "write it under loras of that pool")
             yield located.problem((*at, "lora"), f"the pool {pool!r} has no adapter {lora!r}", hint)
         elif pool in seen:
             yield located.problem(path, f"{pool!r} is listed twice", "keep one, with the weight of both")
@@ -152,7 +152,7 @@ class PolicyFolder:
     Args:
         folder: with one `*.yaml` per tenant, its own files, no subfolders; names that begin with a dot (editors' files) are left out.
         pools: names of all pools; None when they are not known, so that references to pools are not checked.
-        loras: all adapters by pool; pools without adapters may be left out.
+        loras: all adapters by pool, as for `dangling`; pools without adapters may be left out.
         prompts: the folder of prompts, which need not exist; None when it is not known, so that policies may name any prompt.
     """
 
@@ -160,7 +160,7 @@ class PolicyFolder:
         self,
         folder: Path,
         pools: Collection[str] | None,
-        loras: Mapping[str, Collection[str]] | None = None,
+        loras: Mapping[str, Collection[str] | None] | None = None,
         prompts: Path | None = None,
     ) -> None:
         self._folder = folder
@@ -219,7 +219,7 @@ class PolicyFolder:
 
 
 def load_policies(
-    folder: Path, pools: Collection[str] | None, loras: Mapping[str, Collection[str]] | None = None, prompts: Path | None = None
+    folder: Path, pools: Collection[str] | None, loras: Mapping[str, Collection[str] | None] | None = None, prompts: Path | None = None
 ) -> PolicySet:
     """The policies of a folder as they are now; arguments as for `PolicyFolder`. Raises ConfigError."""
     return PolicyFolder(folder, pools, loras, prompts).read()

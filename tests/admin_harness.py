@@ -14,12 +14,15 @@ from fastapi import FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.routing import Mount
 
+from domain.adapters import RegisteredAdapter
 from domain.identity import TenantId
 from domain.membership import Owner
 from gateway.admin import Parts
 from gateway.admin.access import Authenticator, Principal
 from gateway.admin.app import create_admin_app
 from gateway.admin.call import DatabasePolicies
+from gateway.config.pools import LoraSettings, PoolSettings
+from gateway.fleet.adapters import AdapterRegistry
 from gateway.placement.decisions import Contender, Explained
 from gateway.placement.explain import NoPlacement, Would, WouldAnswer
 from gateway.process.snapshots import BackendState, PolicyState, SlotState, Supervision, WorkerSnapshot
@@ -172,6 +175,13 @@ class Processes:
         self.signals.append((pid, number))
 
 
+def adapter_pools(folder: Path) -> list[PoolSettings]:
+    """Pools, of which one takes adapters below `folder/adapters`."""
+    sql = LoraSettings(name="sql", digest="0" * 64, path="/adapters/sql")
+    chat = PoolSettings(name="chat", model="base-model", loras=[sql], lora_folder=str(folder / "adapters"), backends=[])
+    return [chat, PoolSettings(name="bare", model="bare-model", backends=[])]
+
+
 async def followed() -> None:
     """This gateway's folder follows the database by itself."""
 
@@ -214,7 +224,9 @@ async def admin_port(
         seen=seen,
         limit_states=look,
         usage=SqlUsageQueries(engine),
-        adapters=[{"pool": "chat", "name": "sql", "digest": "0" * 64}],
+        adapters=[RegisteredAdapter("chat", "sql", "0" * 64, "/adapters/sql")],
+        adapter_registry=AdapterRegistry(adapter_pools(folder), wall),
+        registered_adapters=StoreTransactions(journal).adapters,
         bounds=bounds,
         explaining=Explains(),
         reloading=Reloads(),

@@ -111,7 +111,7 @@ class LoadDone(msgspec.Struct, frozen=True):
 
 
 class PoolAdapters(msgspec.Struct, frozen=True):
-    """The configured adapters of one pool."""
+    """The adapters of one pool: those of the settings, and those that operators registered."""
 
     adapters: Mapping[str, Adapter]
     """The adapters by the name that policies use."""
@@ -124,7 +124,7 @@ class LoraLoader:
     """Loads and unloads adapters for requests on all backends of one worker.
 
     Args:
-        pool_adapters: the configured adapters of each pool that has some.
+        pool_adapters: the adapters of the settings, of each pool that has some or may get some (`register`).
         upstreams: the transport to each backend, by id; looked up for every call, so backends may come and go.
         busy: returns the adapters that a backend itself reports as in use, by its id.
         load_s: longest time for one load, the unloads before it included.
@@ -144,7 +144,9 @@ class LoraLoader:
         *,
         check: Callable[[Adapter, float], Awaitable[str]] | None = None,
     ) -> None:
-        self.pool_adapters: Final = pool_adapters
+        self._configured = pool_adapters
+        self.pool_adapters: Final = dict(pool_adapters)
+        self._digests: dict[str, dict[str, str]] = {}
         self.busy: Final = busy
         self.clock: Final = clock
         self.load_s: Final = load_s
@@ -154,14 +156,28 @@ class LoraLoader:
         self._adapters_on: dict[str, LoadedAdapters] = {}
         # done when a backend leaves; made for backends that a request waits for, so bounded by the fleet
         self._leaving: dict[str, asyncio.Future[None]] = {}
-        # one task per engine and adapter, removed when it ends; bounded by backends times configured adapters
+        # one task per engine and adapter, removed when it ends; bounded by backends times adapters
         self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
         self.unloads: Final[dict[tuple[str, str], asyncio.Task[str]]] = {}
         """Unloads under way, by engine and adapter."""
+        self.register({})
 
-    def adapter(self, pool: str, name: str) -> Adapter:
-        """The adapter behind a policy's name. Raises KeyError for an unknown name: a defect, because policies are checked at load."""
-        return self.pool_adapters[pool].adapters[name]
+    def register(self, registered: Mapping[str, Mapping[str, Adapter]]) -> None:
+        """Replace the registered adapters (by pool and name) of every pool; an adapter of the settings comes before a registered one of its
+        name. Running requests keep the adapter that they have; engines keep an adapter that is gone until its slot is needed."""
+        for pool, configured in self._configured.items():
+            adapters = {**registered.get(pool, {}), **configured.adapters}
+            self.pool_adapters[pool] = msgspec.structs.replace(configured, adapters=adapters)
+            self._digests[pool] = {adapter.served: adapter.digest for adapter in adapters.values()}
+
+    def adapter(self, pool: str, name: str) -> Adapter | None:
+        """The adapter behind a policy's name; None where the pool has none, or has it no more."""
+        adapters = self.pool_adapters.get(pool)
+        return None if adapters is None else adapters.adapters.get(name)
+
+    def digest_of(self, pool: str, served: str) -> str | None:
+        """The digest of an adapter by its engine-side name; None for a name that is none of ours."""
+        return self._digests.get(pool, {}).get(served)
 
     def adapters_on(self, pool: str, backend: str) -> LoadedAdapters:
         """The known adapters of a backend, made on first use; the entries of backends that left are dropped then."""

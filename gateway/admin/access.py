@@ -83,6 +83,8 @@ ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("GET", "/prices/{price_id}"): READERS,
     ("GET", "/usage"): READERS_AND_OWN,
     ("GET", "/adapters"): READERS,
+    ("POST", "/adapters"): RUNNERS,
+    ("DELETE", "/adapters/{pool}/{name}"): RUNNERS,
     ("GET", "/tenants/{tenant}/adapters"): READERS_AND_OWN,
     ("PUT", "/tenants/{tenant}/adapters"): RUNNERS,
     ("GET", "/requests/{request_id}/explanation"): READERS,

@@ -15,6 +15,7 @@ import structlog
 from fastapi import Request
 from fastapi.responses import Response
 
+from domain.adapters import AdapterStore, RegisteredAdapter
 from domain.clock import WallClock
 from domain.identity import KeyId, TenantId
 from domain.membership import MemberStore, Owner
@@ -22,6 +23,7 @@ from domain.policy_versions import PolicyVersions
 from domain.rollouts import RolloutBook
 from gateway.admin.access import Authenticator, Principal
 from gateway.admin.problem import AdminProblem, check_match, etag_of, not_found
+from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
 from gateway.placement.explain import Explaining
 from gateway.process.snapshots import Supervision, WorkerSnapshot
@@ -184,6 +186,11 @@ class Transactions(Protocol):
         ...
 
     @property
+    def adapters(self) -> AdapterStore:
+        """Registered adapters."""
+        ...
+
+    @property
     def rollouts(self) -> RolloutBook:
         """Rollouts."""
         ...
@@ -249,6 +256,8 @@ class Parts:
         limit_states: reads the counters of a group of limits. Raises `tenancy.ports.CountersAway`.
         usage: queries over usage. Raises `tenancy.usage.LedgerAway`.
         adapters: the adapters of the settings.
+        adapter_registry: checks and writes registrations of adapters.
+        registered_adapters: opens the registered adapters for reading. Raises JournalAway.
         explaining: asks workers about their routing decisions.
         reloading: makes workers read their policies again.
         rollouts: opens rollouts for reading. Raises JournalAway.
@@ -272,7 +281,9 @@ class Parts:
     """The backends that workers know, with their owners."""
     limit_states: Callable[[Group], Awaitable[list[LimitUsage]]]
     usage: UsageQueries
-    adapters: Sequence[Mapping[str, str]]
+    adapters: Sequence[RegisteredAdapter]
+    adapter_registry: AdapterRegistry
+    registered_adapters: Callable[[], AbstractAsyncContextManager[AdapterStore]]
     bounds: DirectoryBounds
     """How many keys and projects one tenant may have."""
     explaining: Explaining

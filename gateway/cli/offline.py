@@ -28,9 +28,10 @@ from gateway.admin.access import Authenticator, Principal
 from gateway.cli.printing import fail
 from gateway.config.load import ConfigError, Settings, load_settings
 from gateway.config.read_secrets import SecretError, read_pepper
+from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
 from gateway.process.snapshots import PolicyState
-from gateway.wiring.admin import StoreTransactions, id_of, text_of
+from gateway.wiring.admin import StoreTransactions, adapters_of, id_of, text_of
 from tenancy.hold import LimitUsage
 from tenancy.keys import Pepper
 from tenancy.limits import Group
@@ -104,7 +105,9 @@ class OfflineApi:
             seen=_no_backend,
             limit_states=_no_counters,
             usage=SqlUsageQueries(self._engine),
-            adapters=(),
+            adapters=adapters_of(self._settings),
+            adapter_registry=AdapterRegistry(self._settings.pools, time.time),
+            registered_adapters=books.adapters,
             bounds=self._settings.tenants.bounds(),
             explaining=_NoWorkers(),
             reloading=_NoWorkers(),

@@ -112,12 +112,14 @@ class RawSettings:
         value = self.value(*path)
         return len(value) if isinstance(value, list) else 0
 
-    def lora_names(self) -> dict[str, tuple[str, ...]]:
-        """The names of the adapters of each pool, by the pool's name; empty where a name is missing or no text."""
-        return {
-            self.text("pools", i, "name"): tuple(self.text("pools", i, "loras", j, "name") for j in range(self.count("pools", i, "loras")))
-            for i in range(self.count("pools"))
-        }
+    def lora_names(self) -> dict[str, tuple[str, ...] | None]:
+        """The names of the adapters of each pool, by the pool's name; empty where a name is missing or no text. None for a pool with
+        `lora_folder`, whose adapters may be registered at any time."""
+        names: dict[str, tuple[str, ...] | None] = {}
+        for i in range(self.count("pools")):
+            listed = tuple(self.text("pools", i, "loras", j, "name") for j in range(self.count("pools", i, "loras")))
+            names[self.text("pools", i, "name")] = None if self.text("pools", i, "lora_folder") else listed
+        return names
 
     def pool_names(self) -> tuple[str, ...] | None:
         """The names of the pools, or None when one of them has no readable name."""
@@ -245,9 +247,10 @@ def _priority(written: RawSettings, pool: int) -> Iterator[Problem]:
 
 def _loras(written: RawSettings, pool: int) -> Iterator[Problem]:
     dialect = DIALECTS.get(written.text("pools", pool, "dialect"))
-    if dialect is not None and dialect.lora_model is None and written.count("pools", pool, "loras"):
-        message = f"engines of dialect {dialect.name} cannot be asked for adapters by name"
-        yield written.located.problem(("pools", pool, "loras"), message, "remove them, or see docs/reference/engines.md for what can")
+    for key in ("loras", "lora_folder"):
+        if dialect is not None and dialect.lora_model is None and (written.count("pools", pool, key) or written.text("pools", pool, key)):
+            message = f"engines of dialect {dialect.name} cannot be asked for adapters by name"
+            yield written.located.problem(("pools", pool, key), message, f"remove {key}, or see docs/reference/engines.md for what can")
     names: dict[str, int] = {}
     for i in range(written.count("pools", pool, "loras")):
         at: Path_ = ("pools", pool, "loras", i, "name")

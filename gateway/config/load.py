@@ -35,8 +35,8 @@ class SettingsReading(msgspec.Struct, frozen=True):
     """Names of the pools, also of pools with problems; None when a pool has no readable name."""
     policies_dir: Path | None = None
     prompts_dir: Path | None = None
-    loras: Mapping[str, tuple[str, ...]] = {}
-    """Names of the adapters by pool."""
+    loras: Mapping[str, tuple[str, ...] | None] = {}
+    """Names of the adapters by pool; None where adapters may be registered at any time."""
     located: Located | None = None
     """The file's values with their positions; None when the file is no YAML."""
     warnings: tuple[str, ...] = ()

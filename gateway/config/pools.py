@@ -185,6 +185,18 @@ def _no_salt(name: str) -> str:
 LoraName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"), AfterValidator(_no_salt)]
 
 
+def checked_engine_path(path: str) -> str:
+    """The path itself, if it is the absolute path of a folder as engines on Linux read it, written without detours.
+
+    Raises:
+        ValueError: it is none.
+    """
+    root, *names = path.removesuffix("/").split("/")
+    if root or not names or not {"", ".", ".."}.isdisjoint(names) or not path.isprintable():
+        raise ValueError("is no absolute path without `.`, `..` and doubled slashes; write it as /adapters/support-bot")
+    return path
+
+
 class LoraSettings(Strict):
     """One adapter."""
 
@@ -315,6 +327,11 @@ class PoolSettings(Strict):
         default=ConcurrencyLimitSettings(), description="The concurrency limit of each engine, measured while it serves."
     )
     loras: list[LoraSettings] = Field(default=[], max_length=1000, description="Adapters of the model that policies may grant to tenants.")
+    lora_folder: Annotated[str, StringConstraints(max_length=4096), AfterValidator(checked_engine_path)] | None = Field(
+        default=None,
+        description="A folder on the engines' machines: adapters below it may be registered over the admin API while the gateway runs "
+        "(docs/reference/lora.md), and policies may name adapters that `loras` lacks. Null: the adapters of `loras` alone.",
+    )
     max_loras: int = Field(
         default=1,
         ge=1,

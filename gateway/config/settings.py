@@ -377,9 +377,10 @@ class Settings(Strict):
         return self._base_dir / folder if folder is not None else None
 
     @property
-    def policy_targets(self) -> tuple[list[str], dict[str, list[str]]]:
-        """The names that policies may refer to: the pools, and the adapters of each."""
-        return [pool.name for pool in self.pools], {pool.name: [lora.name for lora in pool.loras] for pool in self.pools}
+    def policy_targets(self) -> tuple[list[str], dict[str, list[str] | None]]:
+        """The names that policies may refer to: the pools, and the adapters of each; None where adapters may be registered at any time."""
+        names = {pool.name: None if pool.lora_folder is not None else [lora.name for lora in pool.loras] for pool in self.pools}
+        return [pool.name for pool in self.pools], names
 
     @property
     def sql_url(self) -> str:

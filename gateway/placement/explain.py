@@ -173,7 +173,10 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     except Fault as fault:
         return WouldAnswer(refusal=_refused(fault))
     rule = deal(match.model, ask, asked.tenant, policy, {}, story, deps)
-    placement = decide(await prepare(ask, rule, {}, story, deps), deps, dice)
+    try:
+        placement = decide(await prepare(ask, rule, {}, story, deps), deps, dice)
+    except Fault as fault:
+        return WouldAnswer(refusal=_refused(fault))
     pool = placement.pool
     route = placement.route
     story.placed.lora = placement.request.lora

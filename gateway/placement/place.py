@@ -12,8 +12,10 @@ import msgspec
 
 from backends.breaker import ALL_CLOSED
 from backends.lora.residency import Adapter
+from domain import retry_after
 from domain.ask import Ask
 from domain.clock import Rng
+from domain.faults import Fault, Kind
 from gateway.deps import Deps
 from gateway.placement.pool_state import PoolState, session_of
 from gateway.prompt.count import BUDGET_S
@@ -58,6 +60,20 @@ def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: 
     """The prompt as the router needs it. Suspends while a long prompt is tokenized, for `wait_s` at most."""
     salted = deps.salts[tenant, pool.model, pool.revision, adapter.digest if adapter is not None else ""]
     return deps.prompts.read(ask, pool.name, salted.root, tenant, wait_s=wait_s)
+
+
+def lora_unavailable(detail: str, rng: Rng) -> Fault:
+    """The refusal of a request whose adapter cannot be had.
+
+    Args:
+        detail: why, for operators.
+    """
+    return Fault(
+        Kind.LORA_UNAVAILABLE,
+        "No engine can serve this model right now. Try again shortly.",
+        retry=retry_after.of_missing_engine(rng.random()),
+        detail=detail,
+    )
 
 
 COMING_BACK: Final = f"{FULL}the pool was out of service and takes up its work step by step"
@@ -107,7 +123,8 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], story: Story, deps: Deps) -> Placement:
     """Gather the inputs of the routing decision, for `routing.schedule.place`. The Story has the caller, the policy and, where it was read
-    already, the prompt. Suspends only while a long prompt is read."""
+    already, the prompt. Suspends only while a long prompt is read. Raises Fault (LORA_UNAVAILABLE) for a model whose adapter the pool does
+    not have: nobody has registered it, or it was deleted."""
     caller, policy, prompt = story.asked.caller, story.asked.tenant_policy, story.asked.prompt
     assert caller is not None
     assert policy is not None
@@ -115,6 +132,9 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
     pool = deps.live.fleet.pools[rule.pool]
     pool_state = deps.pool_states[pool.name]
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
+    if rule.lora and adapter is None:
+        story.placed.pool = pool.name
+        raise lora_unavailable(f"pool {pool.name!r} has no adapter {rule.lora!r}; register it, or take it out of the policy", deps.rng)
     if prompt is None and worth_reading(ask, pool, routing):
         prompt = await prompt_of(ask, pool, adapter, tenant, deps, wait_s=max(0.0, BUDGET_S - story.asked.read_s))
         pool = deps.live.fleet.pools[rule.pool]  # it may have changed meanwhile

@@ -24,6 +24,7 @@ from gateway.config.listeners import Tls
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_pepper
 from gateway.deps import Deps
+from gateway.fleet.adapters import RegisteredAdapters
 from gateway.fleet.sources import RegisteredSource
 from gateway.fleet.view import state_of
 from gateway.http.data_port import DataPort
@@ -224,6 +225,8 @@ class _Worker:
             count_push=self._metrics.count_load_reports,
         )
         stack.push_async_callback(fleet.close)
+        adapters = RegisteredAdapters(stores.adapters, run_dir, deps.loras.register)
+        await adapters.first()
         await fleet.learn()
         self._fleet = fleet
         self._waiting_for.remove("fleet")
@@ -231,7 +234,7 @@ class _Worker:
         stack.push_async_callback(rollouts.close)
         await rollouts.look(deps.live)
         limits = books.loops(deps.pool_states.limits.set_share, lambda: self._state == "draining")
-        loops = [*fleet.loops(), *(tokens.loops() if tokens else ()), *limits]
+        loops = [*fleet.loops(), adapters.run(), *(tokens.loops() if tokens else ()), *limits]
         self._policies.follow(deps.live)
         return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]
 

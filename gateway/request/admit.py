@@ -84,10 +84,12 @@ async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story
     begun = deps.clock()
     pool = deps.live.fleet.pools[rule.pool]
     policy = story.asked.tenant_policy
-    if policy is None or not worth_reading(ask, pool, policy.routing):
+    adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
+    # a model whose adapter the pool does not have is refused by `choose`, where a fallback may answer
+    absent = rule.lora and adapter is None
+    if policy is None or absent or not worth_reading(ask, pool, policy.routing):
         tokens = await deps.prompt_counts.count(ask, rule.pool, wait_s=BUDGET_S)
     else:
-        adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
         prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps, wait_s=BUDGET_S)
         if prompt.counted or prompt.late:
             tokens = prompt.tokens if prompt.counted else None

@@ -100,6 +100,7 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
 
     Raises:
         Fault: CRASHES_ENGINES for a request that engines have died of; NO_BACKEND when no backend of the pool can serve; CONTEXT_TOO_LONG;
+            LORA_UNAVAILABLE for an adapter that the pool does not have;
             OVERLOADED, SHUTTING_DOWN or CLIENT_GONE when its wait ends without a dispatch.
     """
     placed = story.placed

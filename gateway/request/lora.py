@@ -8,12 +8,12 @@ import asyncio
 from typing import Final
 
 from backends.lora.residency import NONE, Adapter, AdaptersInUse, LoraUnavailable
-from domain import retry_after
 from domain.clock import Clock
 from domain.faults import Fault, Kind
-from gateway.deps import Deps, Live
+from gateway.deps import Live
 from gateway.http.edge.attempt_faults import caller_gone
 from gateway.http.edge.exchange import Listener
+from gateway.placement.place import lora_unavailable
 from gateway.request.attempt import Attempt
 
 FRESH_S: Final = 2.0
@@ -64,7 +64,7 @@ async def _load_and_call(attempt: Attempt, adapter: Adapter) -> Fault | None:
         except LoraUnavailable as error:
             if exchange.gone:
                 return caller_gone()
-            return _unavailable(f"{backend.id}: {error}", deps)
+            return lora_unavailable(f"{backend.id}: {error}", deps.rng)
         finally:
             story.lora_wait_s += deps.clock() - begun
         try:
@@ -77,12 +77,3 @@ async def _load_and_call(attempt: Attempt, adapter: Adapter) -> Fault | None:
             return fault
         adapters.lost(adapter.served)
     return fault
-
-
-def _unavailable(detail: str, deps: Deps) -> Fault:
-    return Fault(
-        Kind.LORA_UNAVAILABLE,
-        "No engine can serve this model right now. Try again shortly.",
-        retry=retry_after.of_missing_engine(deps.rng.random()),
-        detail=detail,
-    )

@@ -51,7 +51,7 @@ def check_names(files: Mapping[str, str]) -> list[Problem]:
 
 
 def compiled_from(
-    files: Mapping[str, str], pools: Collection[str], loras: Mapping[str, Collection[str]], prompts: Path | None = None
+    files: Mapping[str, str], pools: Collection[str], loras: Mapping[str, Collection[str] | None], prompts: Path | None = None
 ) -> PolicySet:
     """The policies of files that are not on disk yet, compiled with a folder of prompts. Raises ConfigError, which names places by the
     files' names."""

@@ -19,6 +19,7 @@ from typing import Final
 
 import structlog
 
+from domain.adapters import AdapterStore, RegisteredAdapter
 from domain.faults import Fault
 from domain.identity import Caller, KeyId
 from domain.membership import MemberStore, Owner
@@ -33,6 +34,7 @@ from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import Settings
 from gateway.config.read_secrets import HookSecrets
 from gateway.config.trust import verify_for
+from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.view import fleet_seen
 from gateway.placement.explain import WorkersExplain
 from gateway.process.background import kept_up
@@ -62,6 +64,7 @@ from tenancy.keys import SECRET_BYTES, KeyRecord, Pepper, mint, mint_again
 from tenancy.limits import METERS_BY_NAME, Limit
 from tenancy.rights import KeyScope, Role
 from tenancy.stores.sql import (
+    SqlAdapterStore,
     SqlAlerts,
     SqlDirectory,
     SqlJournal,
@@ -80,6 +83,7 @@ KEY_ENVIRONMENT: Final = "live"
 class _OpenTransaction:
     change: Change
     members: MemberStore
+    adapters: AdapterStore
     rollouts: RolloutBook
     policies: PolicyVersions
     directory: DirectoryChange
@@ -99,13 +103,20 @@ class StoreTransactions:
     async def _change(self) -> AsyncIterator[call.Transactions]:
         async with self._journal.change() as change, SqlDirectory(change.connections).transaction() as directory:
             on = change.connections
-            yield _OpenTransaction(change, SqlMemberStore(on), SqlRolloutStore(on), SqlPolicyVersions(on), directory)
+            members, adapters = SqlMemberStore(on), SqlAdapterStore(on)
+            yield _OpenTransaction(change, members, adapters, SqlRolloutStore(on), SqlPolicyVersions(on), directory)
 
     @contextlib.asynccontextmanager
     async def policies(self) -> AsyncIterator[PolicyVersions]:
         """A transaction for reading policies."""
         async with self._journal.reading() as joined:
             yield SqlPolicyVersions(joined)
+
+    @contextlib.asynccontextmanager
+    async def adapters(self) -> AsyncIterator[AdapterStore]:
+        """A transaction for reading registered adapters."""
+        async with self._journal.reading() as joined:
+            yield SqlAdapterStore(joined)
 
     @contextlib.asynccontextmanager
     async def rollouts(self) -> AsyncIterator[RolloutBook]:
@@ -118,6 +129,11 @@ class StoreTransactions:
         """A transaction for reading the directory."""
         async with self._journal.reading() as joined, SqlDirectory(joined).transaction() as directory:
             yield directory
+
+
+def adapters_of(settings: Settings) -> list[RegisteredAdapter]:
+    """The adapters of the settings, in the form of registered ones."""
+    return [RegisteredAdapter(pool.name, lora.name, lora.digest, lora.path) for pool in settings.pools for lora in pool.loras]
 
 
 def id_of(entropy: bytes) -> KeyId:
@@ -276,7 +292,9 @@ class AdminApiRun:
             seen=self._seen,
             limit_states=self._counters.look,
             usage=SqlUsageQueries(engine),
-            adapters=[{"pool": p.name, "name": lora.name, "digest": lora.digest} for p in settings.pools for lora in p.loras],
+            adapters=adapters_of(settings),
+            adapter_registry=AdapterRegistry(settings.pools, time.time),
+            registered_adapters=books.adapters,
             bounds=settings.tenants.bounds(),
             explaining=WorkersExplain(Path(slot.run_dir), settings.explanations_dir),
             reloading=WorkersReload(Path(slot.run_dir)),

@@ -6,7 +6,7 @@ Adapters made here come and go with backends; adapters made in `gateway/wiring/r
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from backends.discovery.dns import DnsSource, system_lookup
 from backends.discovery.probe import Prober, poll
 from backends.fetch import FetchError, fetch
 from backends.load_reports import Decode
-from backends.lora.residency import Adapter
+from backends.lora.loader import LoraLoader
 from backends.ports import Upstream
 from backends.reach import Reach, networks_of
 from backends.signals import Signals
@@ -163,18 +163,12 @@ def _decoders(settings: Settings) -> dict[str, Decode]:
 
 def _rooted(settings: Settings, deps: Deps) -> dict[str, RootOf]:
     """How to compute the root of a prompt chain from an engine's event, by pool; only pools whose prompts the gateway can tokenize."""
-    return {
-        pool.name: partial(_root, pool, deps.salt_secret, _digests(pool)) for pool in settings.pools if deps.prompts.tokens_of(pool.name)
-    }
+    return {pool.name: partial(_root, pool, deps.salt_secret, deps.loras) for pool in settings.pools if deps.prompts.tokens_of(pool.name)}
 
 
-def _digests(pool: PoolSettings) -> dict[str, str]:
-    return {Adapter(lora.name, lora.digest, lora.path).served: lora.digest for lora in pool.loras}
-
-
-def _root(pool: PoolSettings, secret: bytes, digests: Mapping[str, str], lora: str | None, salt: str | None) -> int | None:
+def _root(pool: PoolSettings, secret: bytes, loras: LoraLoader, lora: str | None, salt: str | None) -> int | None:
     """A `routing.prefix.engine_blocks.RootOf`. Every prompt of ours is salted, so a chain without salt belongs to no request of ours."""
-    digest = digests.get(lora) if lora else ""
+    digest = loras.digest_of(pool.name, lora) if lora else ""
     return None if digest is None or not salt else root_of(pool.model, pool.revision, digest, salt, secret)
 
 

@@ -229,7 +229,7 @@ def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstrea
             {lora.name: Adapter(lora.name, lora.digest, lora.path) for lora in pool.loras}, pool.max_loras, DIALECTS[pool.dialect]
         )
         for pool in settings.pools
-        if pool.loras
+        if pool.loras or pool.lora_folder is not None
     }
     busy = partial(adapters_in_use, live, time.monotonic)
     check = DigestCheck().mismatch

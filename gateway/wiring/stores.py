@@ -12,6 +12,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from domain.adapters import AdapterStore
 from domain.membership import MemberStore
 from domain.rollouts import RolloutStore
 from gateway.config.load import Settings
@@ -29,6 +30,7 @@ from tenancy.journal import JournalAway
 from tenancy.keys import Pepper
 from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import (
+    SqlAdapterStore,
     SqlDirectory,
     SqlJournal,
     SqlMemberStore,
@@ -69,6 +71,7 @@ class Stores:
 
     directory: DirectorySource
     members: MemberStore
+    adapters: AdapterStore
     spend: SpendReader
     rollouts: RolloutStore
     close: Callable[[], Awaitable[None]]
@@ -143,7 +146,8 @@ async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
 
 def stores_on(engine: AsyncEngine) -> Stores:
     """The stores of one database, over the connections of `engine`."""
-    return Stores(SqlDirectory(engine), SqlMemberStore(engine), SqlSpendReader(engine), SqlRolloutStore(engine), engine.dispose)
+    members, adapters = SqlMemberStore(engine), SqlAdapterStore(engine)
+    return Stores(SqlDirectory(engine), members, adapters, SqlSpendReader(engine), SqlRolloutStore(engine), engine.dispose)
 
 
 def open_stores(settings: Settings) -> Stores:

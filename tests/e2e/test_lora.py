@@ -11,7 +11,10 @@ from backends.lora.residency import SETTLE_S
 from backends.signals import Signals
 from backends.simengine import SimEngine, SimSettings
 from backends.simengine.faults import FaultRule
+from domain.adapters import RegisteredAdapter
+from gateway.fleet.adapters import RegisteredAdapters
 from gateway.fleet.sources import order_drain
+from tenancy.stores.memory import MemoryAdapterStore
 from tests.gateway_harness import Gateway, chat, gateway, stream
 from tests.scale import scaled
 from tests.timing import HANG_S, until
@@ -297,3 +300,37 @@ async def test_adapters_wait_for_room_as_well_and_hold_their_place_while_they_lo
         assert {(record.outcome, record.attempts) for record in running.records} == {("ok", 1)}
         assert [record.queued for record in running.records] == ["", "served", "served", "served"]
         assert running.deps.pool_states.total() == 0
+
+
+async def test_an_adapter_that_is_registered_while_the_gateway_runs_answers_until_it_is_deleted(tmp_path: Path) -> None:
+    store = MemoryAdapterStore()
+    async with (
+        SimEngine(SIM) as engine,
+        gateway(engine.url, policies=POLICIES, pool={"lora_folder": "/adapters", "max_loras": 2}) as running,
+    ):
+        registered = RegisteredAdapters(store, tmp_path, running.deps.loras.register)
+        await registered.first()
+
+        async def status() -> int:
+            async with running.client() as client:
+                reply = await client.post("/v1/chat/completions", json=chat(model="support-bot", max_tokens=4))
+            assert reply.status_code == 200 or reply.json()["error"]["code"] == "no_backend", reply.text
+            return reply.status_code
+
+        assert await status() == 503
+        await store.add(RegisteredAdapter("chat", "support", DIGESTS["support"], "/adapters/support"), 0.0)
+        await registered.look()
+        assert await status() == 200
+        assert json.loads(engine.received[-1].body)["model"] == SERVED["support"]
+        before = len(engine.received)
+        await store.remove("chat", "support")
+        await registered.look()
+        assert await status() == 503
+        assert len(engine.received) == before
+        records = await running.recorded(3)
+        assert [(record.outcome, record.pool) for record in records] == [
+            ("lora_unavailable", "chat"),
+            ("ok", "chat"),
+            ("lora_unavailable", "chat"),
+        ]
+        assert "pool 'chat' has no adapter 'support'" in records[0].detail

@@ -126,7 +126,10 @@ async def list_all(call: Asking, query: Annotated[RolloutQuery, Query()]) -> Res
 async def start(call: Posting, document: RolloutDocument) -> Response:
     """Put a rollout in force: within a second workers give the canary its first share."""
     if document.of == "pool":
-        _check_pools(document, call.parts.pools)
+        async with call.parts.registered_adapters() as store:
+            registered = await store.load()
+        adapters = {pool: {*names, *(one.name for one in registered if one.pool == pool)} for pool, names in call.parts.pools.items()}
+        _check_pools(document, adapters)
     else:
         _check_prompts(document, await asyncio.to_thread(call.parts.prompts))
     now = call.parts.wall()
@@ -288,14 +291,12 @@ def _check_prompts(document: RolloutDocument, existing: Collection[str]) -> None
             raise AdminProblem(400, "unknown_prompt", f"{param}: there is no prompt {name!r} here; there are: {versions}.", param)
 
 
-def _check_pools(document: RolloutDocument, pools: Mapping[str, Sequence[str]]) -> None:
+def _check_pools(document: RolloutDocument, pools: Mapping[str, Collection[str]]) -> None:
     """Raises Problem unless both pools exist and the canary has every adapter of the baseline."""
     for param in ("baseline", "canary"):
         if (name := getattr(document, param)) not in pools:
             listed = ", ".join(sorted(pools)[:20])
             raise AdminProblem(400, "unknown_pool", f"{param}: there is no pool {name!r} in the settings; there are: {listed}.", param)
     if missing := sorted(set(pools[document.baseline]) - set(pools[document.canary])):
-        message = (
-            f"canary: pool {document.canary!r} lacks adapter {missing[0]!r}, which pool {document.baseline!r} has; add it in tidegate.yaml."
-        )
+        message = f"canary: pool {document.canary!r} lacks adapter {missing[0]!r}, which pool {document.baseline!r} has; add it there."
         raise AdminProblem(400, "unknown_adapter", message, "canary")

@@ -1,5 +1,7 @@
-"""In-process adapters: the counters of a lone worker; stores of the directory, backends and rollouts for tests and embedding."""
+"""In-process adapters: the counters of a lone worker; stores of the directory, backends, adapters and rollouts for tests and
+embedding."""
 
+from tenancy.stores.memory.adapters import MemoryAdapterStore
 from tenancy.stores.memory.counters import MemoryCounters, SteadyWall, up_time
 from tenancy.stores.memory.directory import MemoryDirectory
 from tenancy.stores.memory.members import MemoryMemberStore
@@ -7,6 +9,7 @@ from tenancy.stores.memory.presence import MemoryPresence, MemoryRoom
 from tenancy.stores.memory.rollouts import MemoryRolloutStore
 
 __all__ = [
+    "MemoryAdapterStore",
     "MemoryCounters",
     "MemoryDirectory",
     "MemoryMemberStore",

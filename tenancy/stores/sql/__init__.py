@@ -1,6 +1,7 @@
-"""The directory, registered backends, the ledger and the audit in SQLite or Postgres through SQLAlchemy; Alembic migrates the schema
-(`migrations/`)."""
+"""The directory, registered backends and adapters, the ledger and the audit in SQLite or Postgres through SQLAlchemy; Alembic migrates
+the schema (`migrations/`)."""
 
+from tenancy.stores.sql.adapters import SqlAdapterStore
 from tenancy.stores.sql.alerts import SqlAlerts
 from tenancy.stores.sql.directory import SqlDirectory
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
@@ -13,6 +14,7 @@ from tenancy.stores.sql.spend_reader import SqlSpendReader
 from tenancy.stores.sql.usage_queries import SqlUsageQueries
 
 __all__ = [
+    "SqlAdapterStore",
     "SqlAlerts",
     "SqlChange",
     "SqlDirectory",

@@ -160,6 +160,17 @@ backend = sa.Table(
 )
 """Registered backends; a backend with a `drain_grace_s` is drained."""
 
+lora_adapter = sa.Table(
+    "lora_adapter",
+    metadata,
+    sa.Column("pool", sa.String(64), primary_key=True),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("path", sa.String(4096), nullable=False),
+    sa.Column("registered_unix", sa.Float, nullable=False),
+)
+"""Registered adapters."""
+
 change = sa.Table(
     "change",
     metadata,

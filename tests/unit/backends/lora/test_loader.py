@@ -340,3 +340,15 @@ async def test_cycles_of_loads_leave_nothing_behind(record_property: pytest.Fixt
     assert after[1:] == before[1:]
     assert after[0] - before[0] < 100
     record_property("figure", f"{CYCLES} load/unload cycles: {after[0] - before[0]:+d} objects, +0 tasks, +0 threads")  # type: ignore[operator]
+
+
+def test_registered_adapters_stand_beside_those_of_the_settings_and_never_in_their_place() -> None:
+    settings = PoolAdapters({"a": A}, 1, DIALECTS["vllm"])
+    loader = LoraLoader({"p": settings, "q": PoolAdapters({}, 1, DIALECTS["vllm"])}, {}, lambda _: NONE, lambda: 0.0, 1.0)
+    assert (loader.adapter("p", "b"), loader.adapter("q", "a"), loader.adapter("gone", "a")) == (None, None, None)
+    other = Adapter("a", "9" * 64, "/adapters/other")
+    loader.register({"p": {"a": other, "b": B}, "gone": {"c": C}})
+    assert (loader.adapter("p", "a"), loader.adapter("p", "b"), loader.adapter("q", "b"), loader.adapter("gone", "c")) == (A, B, None, None)
+    assert (loader.digest_of("p", B.served), loader.digest_of("p", other.served), loader.digest_of("q", B.served)) == (B.digest, None, None)
+    loader.register({"q": {"b": B}})
+    assert (loader.adapter("p", "b"), loader.digest_of("p", B.served), loader.adapter("q", "b")) == (None, None, B)

@@ -60,6 +60,8 @@ class World:
                 "limit_id": f"project:{tenant}/web:requests:minute",
                 "price_id": self.price,
                 "backend_id": "s",
+                "pool": "chat",
+                "name": "sql",
                 "request_id": "req-1",
                 "rollout": "paused",
                 "version": 1,
@@ -76,6 +78,7 @@ class World:
             "/tenants/{tenant}/keys/{key_id}/rotate": {},
             "/limits/{limit_id:path}/raise": {"to": 20 + number, "until_unix": 2_000_000_000},
             "/prices": {"model": f"m{number}"},
+            "/adapters": {"pool": "chat", "name": "bot", "digest": "0" * 64, "path": f"{self.admin.run_dir}/adapters/bot"},
             "/rollouts": {"name": f"r{number}", "baseline": "chat", "canary": "bare"},
             "/rollouts/{rollout}/abort": {"reason": ""},
             "/gateway/reload": {},
@@ -116,6 +119,8 @@ ALLOWED = {
     ("POST", "/backends/{backend_id}/drain"): 202,
     ("POST", "/backends/{backend_id}/resume"): {200, 409},
     ("DELETE", "/backends/{backend_id}"): 409,
+    ("POST", "/adapters"): {201, 409},
+    ("DELETE", "/adapters/{pool}/{name}"): 409,
 }
 """What an allowed request of `ask` is answered, where it is not 200 for GET, 201 for POST and 412 for what carries an old ETag."""
 
