@@ -217,13 +217,19 @@ class Tidegate(Process):
 
 
 def serve_tidegate(
-    home: Path, pools: list[dict[str, Any]], *models: dict[str, str], sections: dict[str, Any] | None = None, **engines: float
+    home: Path,
+    pools: list[dict[str, Any]],
+    *models: dict[str, str],
+    sections: dict[str, Any] | None = None,
+    policy: dict[str, Any] | None = None,
+    **engines: float,
 ) -> Tidegate:
     """A real `tidegate serve` in front of `pools`; each pool is the public model `its-name-model` for every tenant.
 
     Args:
         models: more entries for the policy's models.
         sections: more of the settings.
+        policy: more of the policy.
         engines: settings of that section.
     """
     (home / "policies").mkdir(parents=True)
@@ -237,7 +243,8 @@ def serve_tidegate(
         **(sections or {}),
     }
     # JSON is YAML
-    (home / "policies" / "default.yaml").write_text(json.dumps({"tenant": "*", "expose_headers": True, "models": public}))
+    written = {"tenant": "*", "expose_headers": True, "models": public, **(policy or {})}
+    (home / "policies" / "default.yaml").write_text(json.dumps(written))
     (home / "tidegate.yaml").write_text(json.dumps(settings))
     keys = {}
     for tenant in ("acme", "bolt"):
