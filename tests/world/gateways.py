@@ -200,7 +200,7 @@ def simulated(loop: VirtualLoop, parts: Parts, rng: random.Random, epoch_unix: f
         return DirectoryWatch(stores.directory, pepper, _NoFile(), wall, stores.close)  # type: ignore[arg-type]
 
     registered = (MemoryMemberStore(), MemoryAdapterStore())
-    stores = Stores(parts.directory, *registered, parts.ledger, parts.rollouts, lambda: asyncio.sleep(0))  # type: ignore[arg-type]
+    stores = Stores(parts.directory, *registered, parts.ledger, parts.rollouts, lambda: asyncio.sleep(0))
     with contextlib.ExitStack() as stack:
         for module in TIMED:
             stack.enter_context(patch.object(module, "time", time))
