@@ -68,7 +68,9 @@ def bench() -> Iterator[Bench]:
             load_push = {"endpoint": f"tcp://127.0.0.1:{load_at}"}
             backend = {"id": "sgl", "url": engine.url, "kv_events": kv_events, "load_push": load_push}
             pool = {"name": "sgl", "model": SERVED, "dialect": "sglang", "backends": [backend]}
-            gateway = serve_tidegate(home / "gateway", [pool, ghost_of(pool)], token_gap_s=GAP_S)
+            # the same engine, to which requests are sent however many it has
+            open_pool = {**pool, "name": "open", "limit": {"enabled": False}, "backends": [{"id": "open", "url": engine.url}]}
+            gateway = serve_tidegate(home / "gateway", [pool, ghost_of(pool), open_pool], token_gap_s=GAP_S)
             with stopping(gateway):
                 yield Bench(engine, gateway, kv, load_at)
 
@@ -308,14 +310,31 @@ async def test_priority_higher_numbers_run_first(bench: Bench) -> None:
 
 
 async def test_a_full_queue_is_a_503_with_a_time_to_wait(bench: Bench) -> None:
-    async with bench.gateway.client() as client:
-        count = SEQUENCES + QUEUE + 8
-        replies = await asyncio.gather(*(post(client, MODEL, content=f"full {n}", max_tokens=200) for n in range(count)))
-    busy = [reply for reply in replies if reply.status_code != 200]
-    assert busy
-    for reply in busy:
-        assert (reply.status_code, refused(reply, SERVED)["code"]) == (503, "overloaded")
-        assert int(reply.headers["retry-after"]) >= 1
+    """The engine's queue is filled behind the gateway's back: what comes through a gateway waits in the gateway, before the queue of the
+    engine is full, and is answered later."""
+    async with httpx.AsyncClient(base_url=bench.engine.url, timeout=300, trust_env=False) as direct, bench.gateway.client() as client:
+        held: list[asyncio.Task[httpx.Response]] = []
+
+        def send(count: int) -> None:
+            bodies = [ask(SERVED, content=f"full {len(held) + n}", max_tokens=7000) for n in range(count)]
+            held.extend(asyncio.create_task(direct.post("/v1/chat/completions", json=body)) for body in bodies)
+
+        try:
+            send(SEQUENCES)  # first, because the engine counts a request as queued until it runs
+            await until(bench.load, SEQUENCES, 60)
+            send(QUEUE)
+            await until(lambda: bench.load("num_waiting_reqs"), QUEUE, 60)
+            there = await direct.post("/v1/chat/completions", json=ask(SERVED))
+            reply = await post(client, "open-model")
+            still = bench.load("num_waiting_reqs")
+        finally:
+            for task in held:
+                task.cancel()
+            await asyncio.gather(*held, return_exceptions=True)
+    assert (there.status_code, still) == (503, QUEUE), there.text
+    assert (reply.status_code, refused(reply, SERVED)["code"]) == (503, "overloaded"), bench.gateway.tail()
+    assert int(reply.headers["retry-after"]) >= 1
+    await until(lambda: (bench.load(), bench.load("num_waiting_reqs")), (0, 0), 60)
 
 
 async def test_kv_events_carry_pages_tokens_and_the_salt(bench: Bench) -> None:
