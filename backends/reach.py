@@ -23,9 +23,9 @@ METADATA_NETWORKS: Final[tuple[Network, ...]] = tuple(
 machine. No engine listens there, so such an address is a mistake or an attack."""
 
 CARRIERS: Final[tuple[Network, ...]] = tuple(
-    map(ipaddress.ip_network, ("::ffff:0:0/96", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+    map(ipaddress.ip_network, ("::ffff:0:0/96", "::ffff:0:0:0/96", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
 )
-"""IPv6 ranges whose addresses stand for IPv4 ones: mapped, compatible, NAT64 (RFC 6052, 8215), 6to4, Teredo."""
+"""IPv6 ranges whose addresses stand for IPv4 ones: mapped, translated (RFC 2765), compatible, NAT64 (RFC 6052, 8215), 6to4, Teredo."""
 
 NEVER: Final[tuple[Network, ...]] = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "ff00::/8", "224.0.0.0/4", "::/128")))
 """IPv4 and IPv6 ranges that are never reached: this host, reserved and broadcast, multicast, unspecified."""
@@ -34,20 +34,29 @@ LOOPBACK: Final = ipaddress.IPv6Address("::1")
 """The one address of `::/96` that stands for no IPv4 address."""
 
 
+UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""The only part of IPv6 from which addresses of the public internet are given out. Python counts most of the rest as global, such as
+site-local addresses (`fec0::/10`) and segment ids (`5f00::/16`), which are of an operator's own network."""
+
+SPECIAL: Final[tuple[Network, ...]] = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")))
+"""Ranges of protocols and documentation that Python 3.11 counts as global: IETF protocols, relays of 6to4, documentation (RFC 9637)."""
+
+
 def networks_of(texts: Sequence[str]) -> tuple[Network, ...]:
     """Networks from their texts. Raises ValueError for a text that is no network, or that has host bits."""
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 def is_public(text: str) -> bool:
-    """Whether an IP address is one of the public internet, in its own form: no private, loopback, link-local, shared, multicast or reserved
-    address, and no IPv6 form of an IPv4 address."""
+    """Whether an IP address is one of the public internet, in its own form: no private, loopback, link-local, site-local, shared, multicast
+    or reserved address, and no IPv6 form of an IPv4 address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    apart = (*METADATA_NETWORKS, *CARRIERS, *NEVER)
-    return "%" not in text and address.is_global and not address.is_multicast and not any(address in network for network in apart)
+    if "%" in text or not address.is_global or address.is_multicast or (address.version == 6 and address not in UNICAST):
+        return False
+    return not any(address in network for network in (*METADATA_NETWORKS, *CARRIERS, *NEVER, *SPECIAL))
 
 
 class Reach(msgspec.Struct, frozen=True):

@@ -100,6 +100,8 @@ class AskedFacts(msgspec.Struct):
     """The end-user label; written to the ledger, and to a log only where `log.end_user` says so."""
     organisation: str = ""
     request_bytes: int = 0
+    image_bytes: int = 0
+    """The bytes by which images that were fetched for the request have made it larger than its body."""
 
 
 class PlacedFacts(msgspec.Struct):

@@ -2,7 +2,11 @@
 
 A URL is taken apart once, by httpx, which also sends the request. The host's name is resolved once. Where one of its addresses is not
 public the image is refused; else the connection goes to an address that was checked, and no name is resolved again. The host's name stays
-in the `Host` header and in TLS, whose certificate must be for that name. A redirect is a new URL: it is checked like the first one.
+in the `Host` header and in TLS, whose certificate must be for that name. A redirect is a new URL: it is checked like the first one. No
+cookie is kept, because hosts behind one address would get each other's.
+
+Names are resolved in threads of this module. uvloop has two threads for the names of all connections, and a host of images whose name
+servers do not answer would keep the names of engines waiting.
 
 httpx is imported by the first fetch, in a thread, because no worker needs it to start (decision 0003).
 """
@@ -12,8 +16,11 @@ import base64
 import re
 import socket
 import ssl
+import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from backends.reach import is_public
@@ -31,6 +38,12 @@ MAX_AT_ONCE: Final = 32
 """Fetches of a worker at the same time, so that slow hosts hold neither all its memory nor its file descriptors."""
 MAX_OF_TENANT: Final = 8
 """Fetches of one tenant in a worker at the same time."""
+MAX_LOOKUPS: Final = MAX_AT_ONCE
+"""Threads that resolve names. A thread cannot be stopped, so one whose fetch was given up counts until the resolver answers."""
+FREE_PIECES: Final = 1000
+"""Pieces of any size that an image may come in; a piece costs about 50 µs of the worker's time."""
+MEAN_PIECE_BYTES: Final = 256
+"""Least mean size of the pieces beyond `FREE_PIECES`. A packet of the slowest network has 500 bytes; only chunks are smaller."""
 
 SIGNATURES: Final = (
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -67,10 +80,43 @@ class ImageRefused(Exception):
         self.again = again
 
 
-async def resolved(host: str, port: int) -> list[str]:
-    """The addresses that the system's resolver has for a name, each once."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[4][0]) for address in found))
+class Resolver:
+    """Asks the system's resolver for the addresses of names, each once, in daemon threads, so that none holds up the worker's end.
+
+    Args:
+        ask: `socket.getaddrinfo`; another one in tests alone.
+    """
+
+    def __init__(self, ask: Callable[..., list[Any]] = socket.getaddrinfo, most: int = MAX_LOOKUPS) -> None:
+        self._ask = ask
+        self._places = asyncio.Semaphore(most)
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """The addresses of a name. Raises OSError where it has none."""
+        await self._places.acquire()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[Any]] = loop.create_future()
+
+        def answered(found: list[Any] | None, error: Exception | None) -> None:
+            self._places.release()
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(found or [])
+
+        def look_up() -> None:
+            found, failed = None, None
+            try:
+                found = self._ask(host, port, type=socket.SOCK_STREAM)
+            except Exception as error:  # noqa: BLE001 - raised again where the answer is awaited
+                failed = error
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(answered, found, failed)
+
+        threading.Thread(target=look_up, name="image-host", daemon=True).start()
+        return list(dict.fromkeys(str(address[4][0]) for address in await answer))
 
 
 def image_type(data: bytes) -> str | None:
@@ -82,36 +128,38 @@ class ImageFetcher:
     """Fetches images of a worker's requests.
 
     Args:
-        resolve: finds the addresses of a name.
+        resolve: finds the addresses of a name; None for the system's resolver.
         may_reach: whether an address may be connected to; other than the default in tests alone.
         trust: makes the TLS context; called once, in a thread.
     """
 
     def __init__(
         self,
-        resolve: Resolve = resolved,
+        resolve: Resolve | None = None,
         may_reach: Callable[[str], bool] = is_public,
         trust: Callable[[], ssl.SSLContext | bool] = lambda: verify_for("https:"),
     ) -> None:
-        self._resolve = resolve
+        self._resolve = Resolver() if resolve is None else resolve
         self.may_reach = may_reach
         self._trust = trust
         self._tls: ssl.SSLContext | bool | None = None
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
         self._of_tenant: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def fetch(self, urls: Iterable[str], rules: ImageUrls, most_bytes: int, tenant: str) -> dict[str, str]:
+    async def fetch(self, urls: Iterable[str], rules: ImageUrls, budget: "ImageBudget", tenant: str) -> dict[str, str]:
         """The images as `data:` URLs, by their URLs. All are refused with the first one that is.
 
         Args:
-            most_bytes: the most bytes that all of the `data:` URLs may have together.
+            urls: the URLs as they stand in the request. One that stands there twice is fetched once, and counted twice.
+            budget: counts the bytes of the `data:` URLs as they come.
 
         Raises:
             ImageRefused: with the URL of the image that is refused.
+            Fault: raised by the budget.
         """
-        distinct = list(dict.fromkeys(urls))
-        budget = _Budget(most_bytes)
-        tasks = [asyncio.ensure_future(self._one(url, rules, budget, tenant)) for url in distinct]
+        times = Counter(urls)
+        distinct = list(times)
+        tasks = [asyncio.ensure_future(self._one(url, rules, budget.part(times[url]), tenant)) for url in distinct]
         try:
             async with asyncio.timeout(rules.within_s):
                 images = await asyncio.gather(*tasks)
@@ -124,13 +172,13 @@ class ImageFetcher:
             await asyncio.gather(*tasks, return_exceptions=True)
         return dict(zip(distinct, images, strict=True))
 
-    async def _one(self, url: str, rules: ImageUrls, budget: "_Budget", tenant: str) -> str:
+    async def _one(self, url: str, rules: ImageUrls, take: "Take", tenant: str) -> str:
         place = self._of_tenant.setdefault(tenant, asyncio.Semaphore(MAX_OF_TENANT))
         async with place, self._places:
             if self._tls is None:
                 self._tls = await asyncio.to_thread(self._prepared)
             try:
-                return await self._followed(url, rules, budget)
+                return await self._followed(url, rules, take)
             except ImageRefused as refused:
                 refused.url = url
                 raise
@@ -142,13 +190,18 @@ class ImageFetcher:
         _ = httpx.AsyncClient
         return self._trust()
 
-    async def _followed(self, url: str, rules: ImageUrls, budget: "_Budget") -> str:
+    async def _followed(self, url: str, rules: ImageUrls, take: "Take") -> str:
+        from http.cookiejar import CookieJar, DefaultCookiePolicy
+
         import httpx
 
         assert self._tls is not None
         transport = httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
         # the timeout of the whole fetch counts; this one ends a single step that hangs
-        async with httpx.AsyncClient(transport=transport, headers=_HEADERS, timeout=rules.within_s, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            transport=transport, headers=_HEADERS, cookies=no_cookies, timeout=rules.within_s, trust_env=False
+        ) as client:
             target, secure = url, False
             for _ in range(MAX_REDIRECTS + 1):
                 parsed = _parsed(target)
@@ -162,7 +215,7 @@ class ImageFetcher:
                     raise ImageRefused("its host could not be reached; try again", detail=detail, again=True) from None
                 try:
                     if reply.status_code not in _REDIRECTS:
-                        return await _read(reply, rules, budget)
+                        return await _read(reply, rules, take)
                     location = reply.headers.get("location", "")
                 finally:
                     await reply.aclose()
@@ -171,7 +224,8 @@ class ImageFetcher:
 
     async def _request(self, client: "httpx.AsyncClient", url: "httpx.URL", rules: ImageUrls) -> "httpx.Request":
         """The request for a URL, to an address that was checked."""
-        host, port = url.host, PORTS[url.scheme] if url.port is None else url.port
+        # as it is written: the Unicode form of an international name would be written anew, by other rules, where it is looked up
+        host, port = url.raw_host.decode("ascii"), PORTS[url.scheme] if url.port is None else url.port
         if not rules.allows(url.scheme, host, port):
             raise ImageRefused(
                 "its host is not in the policy's list (image_urls.hosts); send the image as a data: URL, or ask the operator"
@@ -187,16 +241,34 @@ class ImageFetcher:
         return client.build_request("GET", url.copy_with(host=addresses[0]), headers=headers, extensions={"sni_hostname": host})
 
 
-class _Budget:
-    """The bytes that are left for the images of one request, as they will stand in it."""
+Take = Callable[[int], None]
+"""Counts further bytes of an image; raises where there is no room for them."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.left = most_bytes
 
-    def take(self, data_bytes: int) -> None:
-        self.left -= -(-data_bytes * 4 // 3)
-        if self.left < 0:
-            raise ImageRefused("with the images the request is larger than the policy allows (caps.body_bytes); send smaller images")
+class ImageBudget:
+    """Counts the images of one request, as they will stand in it, while they come.
+
+    Args:
+        most_bytes: the most bytes that they may have together.
+        grow: called with their bytes so far before any more is kept; raises a Fault where the worker has no room.
+    """
+
+    def __init__(self, most_bytes: int, grow: Callable[[int], None] = lambda _bytes: None) -> None:
+        self._most_bytes = most_bytes
+        self._grow = grow
+        self._bytes = 0
+
+    def part(self, times: int) -> Take:
+        """What counts an image that stands `times` times in the request."""
+
+        def take(data_bytes: int) -> None:
+            self._bytes += -(-data_bytes * 4 // 3) * times
+            if self._bytes > self._most_bytes:
+                hint = "the request is larger than the policy allows (caps.body_bytes); send smaller images"
+                raise ImageRefused(f"with the images {hint}")
+            self._grow(self._bytes)
+
+        return take
 
 
 def _parsed(url: str) -> "httpx.URL":
@@ -208,7 +280,7 @@ def _parsed(url: str) -> "httpx.URL":
         raise ImageRefused(f"its URL is no {kind}; escape other characters")
     try:
         parsed = httpx.URL(url)
-        is_whole = parsed.scheme in PORTS and parsed.host != "" and not parsed.userinfo
+        is_whole = parsed.scheme in PORTS and parsed.raw_host != b"" and not parsed.userinfo
     except (httpx.InvalidURL, ValueError):
         is_whole = False
     if not is_whole:
@@ -225,7 +297,7 @@ def _joined(url: "httpx.URL", location: str) -> str:
         return ""
 
 
-async def _read(reply: "httpx.Response", rules: ImageUrls, budget: _Budget) -> str:
+async def _read(reply: "httpx.Response", rules: ImageUrls, take: Take) -> str:
     """The image of a reply as a `data:` URL."""
     import httpx
 
@@ -242,12 +314,16 @@ async def _read(reply: "httpx.Response", rules: ImageUrls, budget: _Budget) -> s
     if not length.isdecimal() or int(length) > rules.max_bytes:
         raise too_large
     data = bytearray()
+    pieces = 0
     try:
         async for piece in reply.aiter_raw():
             data += piece
+            pieces += 1
             if len(data) > rules.max_bytes:
                 raise too_large
-            budget.take(len(piece))
+            if pieces > FREE_PIECES + len(data) // MEAN_PIECE_BYTES:
+                raise ImageRefused("its host sends it in pieces of a few bytes; send the image as a data: URL")
+            take(len(piece))
     except (httpx.HTTPError, OSError) as error:
         raise ImageRefused("it broke off; try again", detail=f"{type(error).__name__}: {error}", again=True) from None
     kind = image_type(bytes(data[:16]))

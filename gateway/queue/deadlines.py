@@ -78,7 +78,8 @@ def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> Qu
     caller = asked.caller
     assert caller is not None
     last = asked.retry or over_soft_limit(story.settled.limit_statuses)
-    return QueuedRequest(caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, asked.request_bytes, held)
+    body_bytes = asked.request_bytes + asked.image_bytes
+    return QueuedRequest(caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, body_bytes, held)
 
 
 def place_back(story: Story, charge: Charge) -> QueuedRequest:

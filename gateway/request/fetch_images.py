@@ -15,7 +15,7 @@ from gateway.deps import Deps
 from gateway.http.edge.attempt_faults import caller_gone
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.timeouts import deadline_passed
-from gateway.http.image_fetch import ImageRefused
+from gateway.http.image_fetch import ImageBudget, ImageRefused
 from gateway.http.openai.checks import refuse, shown
 from gateway.http.openai.messages import refuse_link
 from gateway.story import Story
@@ -47,8 +47,10 @@ async def fetch_images(ask: Ask, policy: TenantPolicy, tenant: str, exchange: Ex
         refuse(f"Invalid value for '{links[0].param}': {len(links)} images are named by URL, {bound}", links[0].param)
     if exchange.gone:
         raise caller_gone()
-    room = exchange.most_bytes(policy.caps.body_bytes) - story.asked.request_bytes
-    fetch = deps.loop.create_task(deps.images.fetch([link.url for link in links], rules, room, tenant))
+    most, body_bytes = policy.caps.body_bytes, story.asked.request_bytes
+    # what has come is counted while the rest is on its way: a slow image would else hold the others uncounted
+    budget = ImageBudget(exchange.most_bytes(most) - body_bytes, lambda image_bytes: exchange.grow(body_bytes + image_bytes, most))
+    fetch = deps.loop.create_task(deps.images.fetch([link.url for link in links], rules, budget, tenant))
     exchange.listener = _CallerWaits(fetch)
     try:
         left_s = story.asked.end_at - deps.clock()
@@ -65,7 +67,8 @@ async def fetch_images(ask: Ask, policy: TenantPolicy, tenant: str, exchange: Ex
     finally:
         fetch.cancel()
         exchange.listener = Listener()
-    exchange.grow(story.asked.request_bytes + sum(map(len, images.values())), policy.caps.body_bytes)
+    story.asked.image_bytes = sum([len(images[link.url]) for link in links])
+    exchange.grow(body_bytes + story.asked.image_bytes, most)
     story.body_at = deps.clock()
     return images
 

@@ -89,7 +89,7 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     if policy.caps is not policy.widest_caps:
         check_caps(ask, policy.caps)
     if policy.body_caps:
-        exchange.check_body(asked.request_bytes, policy.caps.body_bytes)
+        exchange.check_body(asked.request_bytes + asked.image_bytes, policy.caps.body_bytes)
     parameters = policy.parameters if asked.template is None else with_prompt_defaults(asked.template.parameters, policy.parameters)
     if not CLOSED.isdisjoint(ask.names):
         check_closed(ask, parameters)

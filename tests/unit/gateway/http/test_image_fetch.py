@@ -6,6 +6,7 @@ The fetcher of these tests may reach 127.0.0.1, which the product's refuses: a t
 import asyncio
 import base64
 import ssl
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,12 +15,11 @@ import trustme
 
 from backends.reach import is_public
 from gateway.deps import Deps
-from gateway.http.image_fetch import MAX_OF_TENANT, MAX_REDIRECTS, ImageFetcher, ImageRefused, image_type
+from gateway.http.image_fetch import MAX_OF_TENANT, MAX_REDIRECTS, ImageBudget, ImageFetcher, ImageRefused, Resolver, image_type
 from policies.image_urls import ImageUrls
 from tests.scripted_server import Peer, Script, ScriptedServer, scripted
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
-PLENTY = 10**9
 
 
 def reply(body: bytes = PNG, status: str = "200 OK", **headers: str) -> Script:
@@ -59,6 +59,10 @@ def rules(server: ScriptedServer, *more: str, **fields: Any) -> ImageUrls:
     return ImageUrls.model_validate({"hosts": [f"images.test:{server.port}", *more], **fields})
 
 
+def plenty() -> ImageBudget:
+    return ImageBudget(10**9)
+
+
 async def refusal(fetching: Awaitable[Any]) -> ImageRefused:
     with pytest.raises(ImageRefused) as refused:
         await fetching
@@ -73,7 +77,7 @@ async def refusal(fetching: Awaitable[Any]) -> ImageRefused:
 async def test_an_image_comes_as_a_data_url_and_its_host_is_asked_by_name() -> None:
     async with scripted(reply(content_type="image/jpeg")) as server:
         url = f"http://images.test:{server.port}/a.png?sig=1%2F2#part"
-        found = await fetcher().fetch([url, url], rules(server), PLENTY, "acme")
+        found = await fetcher().fetch([url, url], rules(server), plenty(), "acme")
     assert found == {url: "data:image/png;base64," + base64.b64encode(PNG).decode()}, "the type is that of its bytes"
     assert len(server.peers) == 1, "once, though it stands twice"
     head = server.peers[0].received.decode()
@@ -103,7 +107,7 @@ async def test_a_redirect_is_followed_to_a_host_of_the_list() -> None:
     async with scripted(reply()) as last, scripted(reply(b"", "302 Found", location=f"http://store.test:{last.port}/b")) as first:
         resolve = names(images=["127.0.0.1"], store=["127.0.0.1"])
         found = await fetcher(resolve).fetch(
-            [f"http://images.test:{first.port}/a"], rules(first, f"store.test:{last.port}"), PLENTY, "acme"
+            [f"http://images.test:{first.port}/a"], rules(first, f"store.test:{last.port}"), plenty(), "acme"
         )
     assert next(iter(found.values())).startswith("data:image/png")
     assert resolve.asked == ["images.test", "store.test"], "each name once"  # type: ignore[attr-defined]
@@ -118,9 +122,30 @@ async def test_tls_is_verified_for_the_name_though_the_connection_goes_to_the_ad
         mine = fetcher(names(images=["127.0.0.1"], other=["127.0.0.1"]), lambda: trusting)
         policy = rules(server, f"other.test:{server.port}")
         url = f"https://images.test:{server.port}/a"
-        assert url in await mine.fetch([url], policy, PLENTY, "acme")
-        refused = await refusal(mine.fetch([f"https://other.test:{server.port}/a"], policy, PLENTY, "acme"))
+        assert url in await mine.fetch([url], policy, plenty(), "acme")
+        refused = await refusal(mine.fetch([f"https://other.test:{server.port}/a"], policy, plenty(), "acme"))
         assert "CERTIFICATE_VERIFY_FAILED" in refused.detail
+
+
+async def test_a_cookie_of_one_host_is_not_sent_to_the_next_one() -> None:
+    async with scripted(reply()) as last:
+        script = reply(b"", "302 Found", location=f"http://store.test:{last.port}/b", set_cookie="who=images; Path=/")
+        async with scripted(script) as first:
+            url = f"http://images.test:{first.port}/a"
+            mine = fetcher(names(images=["127.0.0.1"], store=["127.0.0.1"]))
+            await mine.fetch([url], rules(first, f"store.test:{last.port}"), plenty(), "acme")
+    assert b"/b" in last.peers[0].received
+    assert b"cookie" not in last.peers[0].received.lower(), "both are on one address, as behind a CDN"
+
+
+async def test_an_international_name_is_looked_up_as_it_is_written() -> None:
+    async with scripted(reply()) as server:
+        resolve = names(**{"xn--strae-oqa": ["127.0.0.1"]})
+        url = f"http://xn--strae-oqa.test:{server.port}/a"
+        policy = ImageUrls(hosts=[f"xn--strae-oqa.test:{server.port}"])
+        assert url in await fetcher(resolve).fetch([url], policy, plenty(), "acme")
+        assert resolve.asked == ["xn--strae-oqa.test"], "a Unicode name has two readings, one of them another host"  # type: ignore[attr-defined]
+        assert f"host: xn--strae-oqa.test:{server.port}".encode() in server.peers[0].received.lower()
 
 
 # --- what is refused before any connection --------------------------------------------------------------------------
@@ -139,6 +164,10 @@ PRIVATE = {
     "mapped": ["::ffff:10.0.0.5"],
     "compatible": ["::10.0.0.5"],
     "nat64": ["64:ff9b::a00:5"],
+    "translated": ["::ffff:0:10.0.0.5"],
+    "sitelocal": ["fec0::5"],
+    "segments": ["5f00::5"],
+    "unallocated": ["4000::5"],
     "sixtofour": ["2002:a00:5::1"],
     "mixed": ["93.184.216.34", "10.0.0.5"],
     "nothing": [],
@@ -156,7 +185,7 @@ async def test_a_name_with_an_address_that_is_not_public_is_never_connected_to(n
         resolve = names(**PRIVATE)
         product = ImageFetcher(resolve, trust=lambda: False)
         policy = ImageUrls(hosts=[f"*.wide.test:{server.port}"])
-        refused = await refusal(product.fetch([f"http://{name}.wide.test:{server.port}/a"], policy, PLENTY, "acme"))
+        refused = await refusal(product.fetch([f"http://{name}.wide.test:{server.port}/a"], policy, plenty(), "acme"))
     assert "no public address" in refused.reason
     assert not any(address in refused.reason for address in PRIVATE[name])
     assert connected == []
@@ -168,7 +197,7 @@ def test_the_products_fetcher_reaches_public_addresses_alone() -> None:
     assert ImageFetcher().may_reach is is_public
     for address in ("93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946"):
         assert is_public(address)
-    for address in ("127.0.0.1", "::ffff:127.0.0.1", "2130706433", "0x7f.1", "", "localhost", "255.255.255.255", "198.18.0.1"):
+    for address in ("127.0.0.1", "::ffff:127.0.0.1", "2130706433", "0x7f.1", "", "localhost", "255.255.255.255", "198.18.0.1", "192.0.0.9"):
         assert not is_public(address)
 
 
@@ -213,10 +242,10 @@ async def test_urls_that_lead_elsewhere_or_can_be_read_in_two_ways(url: str) -> 
     resolve = names(images=["127.0.0.1"], localhost=["127.0.0.1"], evil=["127.0.0.1"])
     policy = ImageUrls(hosts=["images.test"])
     if url == "http://images.test#@127.0.0.1/":
-        refused = await refusal(fetcher(resolve).fetch([url], policy, PLENTY, "acme"))
+        refused = await refusal(fetcher(resolve).fetch([url], policy, plenty(), "acme"))
         assert resolve.asked == ["images.test"], "what is behind # is no host"  # type: ignore[attr-defined]
         return
-    refused = await refusal(fetcher(resolve).fetch([url], policy, PLENTY, "acme"))
+    refused = await refusal(fetcher(resolve).fetch([url], policy, plenty(), "acme"))
     assert "list" in refused.reason or "URL" in refused.reason
     assert refused.url == url
     assert resolve.asked == [], "not even looked up"  # type: ignore[attr-defined]
@@ -245,7 +274,7 @@ async def test_a_redirect_is_checked_like_the_first_url(location: str, says: str
 
     async with scripted(script) as server:
         mine = fetcher(names(images=["127.0.0.1"], private=["10.0.0.5"], evil=["127.0.0.1"]))
-        refused = await refusal(mine.fetch([f"http://images.test:{server.port}/a"], rules(server, "private.test"), PLENTY, "acme"))
+        refused = await refusal(mine.fetch([f"http://images.test:{server.port}/a"], rules(server, "private.test"), plenty(), "acme"))
         assert says in refused.reason
         assert len(server.peers) == (MAX_REDIRECTS + 1 if location == "/again" else 1)
 
@@ -268,7 +297,7 @@ async def test_a_redirect_is_checked_like_the_first_url(location: str, says: str
 )
 async def test_replies_that_are_no_image_of_the_allowed_size(script: Script, says: str, *, again: bool) -> None:
     async with scripted(script) as server:
-        refused = await refusal(fetcher().fetch([f"http://images.test:{server.port}/a"], rules(server, max_bytes=2000), PLENTY, "acme"))
+        refused = await refusal(fetcher().fetch([f"http://images.test:{server.port}/a"], rules(server, max_bytes=2000), plenty(), "acme"))
     assert says in refused.reason
     assert refused.again is again
 
@@ -277,8 +306,70 @@ async def test_the_images_of_a_request_have_one_budget() -> None:
     async with scripted(reply()) as server:
         urls = [f"http://images.test:{server.port}/{at}" for at in range(3)]
         one = -(-len(PNG) * 4 // 3)
-        assert len(await fetcher().fetch(urls, rules(server), 3 * one + 3, "acme")) == 3
-        assert "caps.body_bytes" in (await refusal(fetcher().fetch(urls, rules(server), 2 * one, "acme"))).reason
+        assert len(await fetcher().fetch(urls, rules(server), ImageBudget(3 * one + 3), "acme")) == 3
+        assert "caps.body_bytes" in (await refusal(fetcher().fetch(urls, rules(server), ImageBudget(2 * one), "acme"))).reason
+
+
+async def test_an_image_that_stands_in_the_request_several_times_is_counted_each_time() -> None:
+    async with scripted(reply()) as server:
+        url, one = f"http://images.test:{server.port}/a", -(-len(PNG) * 4 // 3)
+        assert "caps.body_bytes" in (await refusal(fetcher().fetch([url] * 3, rules(server), ImageBudget(3 * one - 1), "acme"))).reason
+        assert len(await fetcher().fetch([url] * 3, rules(server), ImageBudget(3 * one), "acme")) == 1
+    assert len(server.peers) == 2
+
+
+async def test_what_has_come_is_counted_before_the_rest_has() -> None:
+    class Full(Exception):
+        pass
+
+    def grow(so_far: int) -> None:
+        grown.append(so_far)
+        if so_far > 2 * one:
+            raise Full
+
+    grown: list[int] = []
+    one = -(-len(PNG) * 4 // 3)
+
+    async def script(peer: Peer) -> None:
+        head = await peer.request()
+        if b"/slow" in head:
+            await peer.wait_closed_by_client()
+        else:
+            await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: %d\r\n\r\n" % len(PNG) + PNG)
+
+    async with scripted(script) as server:
+        urls = [f"http://images.test:{server.port}/{at}" for at in ("slow", 1, 2, 3)]
+        with pytest.raises(Full):
+            await fetcher().fetch(urls, rules(server, within_s=60), ImageBudget(10**6, grow), "acme")
+    assert grown == [one, 2 * one, 3 * one]
+
+
+async def test_names_that_nobody_resolves_hold_a_bounded_number_of_threads() -> None:
+    let_go, asked = threading.Event(), []
+
+    def ask(host: str, _port: int, type: int) -> list[Any]:
+        asked.append(host)
+        let_go.wait(60)
+        return [(type, 0, 0, "", ("93.184.216.34", 80))] * 2
+
+    resolver = Resolver(ask, most=2)
+    lookups = [asyncio.create_task(resolver(f"{at}.test", 80)) for at in range(3)]
+    while len(asked) < 2:
+        await asyncio.sleep(0.005)
+    for lookup in lookups[:2]:
+        lookup.cancel()
+    await asyncio.wait(lookups[:2])
+    await asyncio.sleep(0)
+    assert len(asked) == 2, "a thread whose asker has gone still counts"
+    let_go.set()
+    assert await lookups[2] == ["93.184.216.34"]
+
+
+async def test_the_systems_resolver_is_asked_beside_the_loops_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", None)
+    assert await Resolver()("127.0.0.1", 80) == ["127.0.0.1"]
+    with pytest.raises(OSError):
+        await Resolver(lambda *_args, **_named: (_ for _ in ()).throw(OSError("no such name")))("images.test", 80)
 
 
 async def test_a_slow_drip_ends_with_the_time() -> None:
@@ -291,17 +382,31 @@ async def test_a_slow_drip_ends_with_the_time() -> None:
 
     async with scripted(drip) as server:
         url = f"http://images.test:{server.port}/a"
-        refused = await refusal(fetcher().fetch([url], rules(server, within_s=0.2), PLENTY, "acme"))
+        refused = await refusal(fetcher().fetch([url], rules(server, within_s=0.2), plenty(), "acme"))
         assert (refused.reason, refused.again, refused.url) == ("it did not come within 0.2 s; try again", True, url)
         await asyncio.wait_for(server.peers[0].wait_closed_by_client(), 10)
+
+
+async def test_an_image_in_tiny_pieces_is_given_up() -> None:
+    pieces = 20_000
+
+    async def crumbs(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ntransfer-encoding: chunked\r\n\r\n")
+        await peer.send(b"%x\r\n%b\r\n" % (len(PNG), PNG) + b"1\r\nx\r\n" * pieces + b"0\r\n\r\n")
+
+    async with scripted(crumbs) as server:
+        url = f"http://images.test:{server.port}/a"
+        refused = await refusal(fetcher().fetch([url], rules(server, within_s=60), plenty(), "acme"))
+    assert "pieces" in refused.reason
 
 
 async def test_a_host_that_is_away() -> None:
     async with scripted(reply()) as server:
         port = server.port
     gone = ImageUrls(hosts=[f"*.wide.test:{port}"])
-    assert "could not be reached" in (await refusal(fetcher().fetch([f"http://images.wide.test:{port}/"], gone, PLENTY, "acme"))).reason
-    assert "was not found" in (await refusal(fetcher().fetch([f"http://unknown.wide.test:{port}/"], gone, PLENTY, "acme"))).reason
+    assert "could not be reached" in (await refusal(fetcher().fetch([f"http://images.wide.test:{port}/"], gone, plenty(), "acme"))).reason
+    assert "was not found" in (await refusal(fetcher().fetch([f"http://unknown.wide.test:{port}/"], gone, plenty(), "acme"))).reason
 
 
 async def test_a_tenant_fetches_a_few_at_once_and_others_go_on() -> None:
@@ -318,11 +423,11 @@ async def test_a_tenant_fetches_a_few_at_once_and_others_go_on() -> None:
     async with scripted(held) as server:
         mine, policy = fetcher(), rules(server, max_images=32)
         many = asyncio.create_task(
-            mine.fetch([f"http://images.test:{server.port}/slow{at}" for at in range(2 * MAX_OF_TENANT)], policy, PLENTY, "acme")
+            mine.fetch([f"http://images.test:{server.port}/slow{at}" for at in range(2 * MAX_OF_TENANT)], policy, plenty(), "acme")
         )
         while waiting < MAX_OF_TENANT:
             await asyncio.sleep(0.005)
-        await mine.fetch([f"http://images.test:{server.port}/fast"], policy, PLENTY, "bolt")
+        await mine.fetch([f"http://images.test:{server.port}/fast"], policy, plenty(), "bolt")
         assert waiting == MAX_OF_TENANT
         let_go.set()
         assert len(await many) == 2 * MAX_OF_TENANT
@@ -334,7 +439,7 @@ async def test_a_fetch_that_is_given_up_closes_its_connection() -> None:
         await peer.wait_closed_by_client()
 
     async with scripted(silent) as server:
-        fetching = asyncio.create_task(fetcher().fetch([f"http://images.test:{server.port}/a"], rules(server), PLENTY, "acme"))
+        fetching = asyncio.create_task(fetcher().fetch([f"http://images.test:{server.port}/a"], rules(server), plenty(), "acme"))
         while not (server.peers and server.peers[0].received):
             await asyncio.sleep(0.005)
         fetching.cancel()

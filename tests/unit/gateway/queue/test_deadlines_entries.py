@@ -18,6 +18,7 @@ def test_its_place_is_made_of_who_asks_how_soon_and_for_how_much() -> None:
     place = place_of(0, 5, 3.0, story(retry=True), 100.0)
     assert (place.tenant, place.tier, place.retry, place.cost, place.held) == ("acme", Class.BATCH, True, 1, 5)
     assert (place.deadline, place.entered_at, place.size_bytes) == (103.0, 100.0, 77)
+    assert place_of(0, 5, 3.0, story(image_bytes=900), 100.0).size_bytes == 977, "with the images that were fetched for it"
 
 
 def test_a_caller_may_shorten_what_its_class_may_wait() -> None:

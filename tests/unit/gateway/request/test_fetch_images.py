@@ -10,9 +10,10 @@ import pytest
 
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.image_fetch import ImageFetcher, ImageRefused
+from domain.retry_after import SOON
+from gateway.http.image_fetch import ImageBudget, ImageFetcher, ImageRefused
 from gateway.lifecycle import serve
-from gateway.request.interpret import interpret
+from gateway.request.interpret import apply_policy, interpret
 from policies.image_urls import ImageUrls
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.request_path import CALLER, KEY, Engine, Path, caller, fault_of, turns
@@ -30,14 +31,16 @@ class Images(ImageFetcher):
         super().__init__()
         self.path = path
         self.refused = refused
-        self.calls: list[tuple[list[str], int, str]] = []
+        self.calls: list[tuple[list[str], str]] = []
         self.held: list[int] = []
         self.let_go = asyncio.Event()
         self.let_go.set()
         self.ended = ""
+        self.came = 0
+        """Bytes that have come of the images."""
 
-    async def fetch(self, urls: Iterable[str], rules: ImageUrls, most_bytes: int, tenant: str) -> dict[str, str]:
-        self.calls.append((list(urls), most_bytes, tenant))
+    async def fetch(self, urls: Iterable[str], rules: ImageUrls, budget: ImageBudget, tenant: str) -> dict[str, str]:
+        self.calls.append((list(urls), tenant))
         self.held.append(len(self.path.deps.holds))
         try:
             await self.let_go.wait()
@@ -47,6 +50,11 @@ class Images(ImageFetcher):
         self.path.worker.now += 2.0
         if self.refused is not None:
             raise self.refused
+        try:
+            budget.part(1)(self.came)
+        except ImageRefused as refused:
+            refused.url = self.calls[-1][0][0]
+            raise
         return dict.fromkeys(self.calls[-1][0], DATA)
 
 
@@ -82,7 +90,7 @@ async def test_the_engine_gets_the_image_and_the_limits_count_it_as_an_inline_on
     assert path.defects == []
     assert images.held == [0], "nothing is held while the image comes"
     assert len(images.calls) == 1
-    assert images.calls[0][::2] == ([URL], "acme")
+    assert images.calls[0] == ([URL], "acme")
     assert DATA.encode() in path.engines["a"].calls[0].body
     assert URL.encode() not in path.engines["a"].calls[0].body
     assert abs(holds[0].input_tokens - holds[1].input_tokens) < 10, "the body had the URL, the request has the image"
@@ -142,10 +150,41 @@ async def test_a_fallback_does_not_fetch_again() -> None:
 async def test_the_images_may_not_make_the_request_too_large() -> None:
     path, images = path_with({**LISTED, "caps": {"body_bytes": 5000}})
     await read(path, chat(URL))
-    size = len(msgspec.json.encode(chat(URL)))
-    assert images.calls[0][1] == 5000 - size, "the fetch ends as soon as there is no more room"
-    fault = await fault_of(read(path, chat(URL, URL.replace("a.png", "b.png"))))
-    assert fault.kind is Kind.BODY_TOO_LARGE
+    images.came = (5000 - len(msgspec.json.encode(chat(URL)))) * 3 // 4
+    await read(path, chat(URL))
+    images.came += 3
+    assert "caps.body_bytes" in (await fault_of(read(path, chat(URL)))).message, "the fetch ends as soon as there is no more room"
+    images.came = 0
+    for second in (URL.replace("a.png", "b.png"), URL):
+        fault = await fault_of(read(path, chat(URL, second)))
+        assert fault.kind is Kind.BODY_TOO_LARGE, "the engine gets an image as often as it stands in the request"
+
+
+async def test_what_has_come_is_reserved_while_the_rest_is_on_its_way() -> None:
+    path, images = path_with({**LISTED, "caps": {"body_bytes": 64 * 1024**2}})
+    images.came = 30 * 1024**2
+    exchange, connection = caller(chat(URL), **JSON)
+    worker = connection.connections
+    worker.large_bodies = worker.limits.large_bodies_total_bytes - images.came
+    try:
+        fault = await fault_of(interpret(Endpoint.CHAT, exchange, CALLER, path.story(), path.deps))
+    finally:
+        worker.large_bodies = 0
+    assert (fault.kind, fault.retry) == (Kind.OVERLOADED, SOON)
+
+
+async def test_the_images_count_towards_the_bound_of_a_fallback_too() -> None:
+    models = [{"name": "sim", "pool": "chat", "fallback": [{"to": "second", "on": ["error"]}]}, {"name": "second", "pool": "chat"}]
+    path, _ = path_with({**LISTED, "models": models, "for_model": {"second": {"caps": {"body_bytes": 2000}}}})
+    story, (exchange, _) = path.story(), caller(chat(URL), **JSON)
+    _, _, grant = await interpret(Endpoint.CHAT, exchange, CALLER, story, path.deps)
+    chain = story.asked.chain
+    assert chain is not None
+    after = chain.after(Kind.ENGINE_ERROR, "sim")
+    assert after is not None
+    with pytest.raises(Fault) as refused:
+        apply_policy(after[0], chain.asked, grant, exchange, story, path.deps)
+    assert refused.value.kind is Kind.BODY_TOO_LARGE
 
 
 async def test_the_caller_leaves_and_the_deadline_passes_meanwhile() -> None:
