@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -101,6 +101,7 @@ class Connection:
         date_line = b""
         limits = EdgeLimits()
         large_bodies = 0
+        large_bodies_of: ClassVar[dict[str, int]] = {}
 
     def __init__(self) -> None:
         self.out = b""

@@ -52,7 +52,10 @@ class ConnectionLimits(Strict):
         default=64 * 1024**2, ge=1024, le=1024**3, description="Largest request body that a policy can allow (`caps.body_bytes`)."
     )
     large_bodies_total_bytes: int = Field(
-        default=512 * 1024**2, ge=1024**2, le=1024**4, description="Bytes of a worker's bodies above `max_body_bytes`; beyond it a 503."
+        default=512 * 1024**2,
+        ge=1024**2,
+        le=1024**4,
+        description="Bytes of a worker's bodies above `max_body_bytes`, half for one tenant; beyond it a 503.",
     )
     max_header_bytes: int = Field(
         default=16 * 1024, ge=1024, le=1024**2, description="Largest request head: target, names and values together."

@@ -48,7 +48,11 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     policy = policies.by_tenant.get(caller.tenant, policies.everyone)
     caps, bodies, links = (USUAL_CAPS, (), False) if policy is None else (policy.widest_caps, policy.body_caps, policy.may_fetch_images)
     received = exchange.received
-    body = received if exchange.complete and type(received) is bytes and not (bodies or head.coding) else await exchange.body(bodies)
+    body = (
+        received
+        if exchange.complete and type(received) is bytes and not (bodies or head.coding)
+        else await exchange.body(bodies, caller.tenant)
+    )
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
     ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps, links=links)

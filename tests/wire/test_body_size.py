@@ -17,13 +17,14 @@ LIMITS = {"max_body_bytes": USUAL, "largest_body_bytes": LARGEST, "large_bodies_
 
 
 def with_policy(running: Edge, allowed: Collection[int | None], known: Callable[[], Awaitable[object]] | None = None) -> None:
-    """Serve as the lifecycle does: find the caller, then ask for the body with the sizes of the caller's policy."""
+    """Serve as the lifecycle does: find the caller, then ask for the body with the sizes of the caller's policy. The path names the
+    tenant."""
 
     async def serve(exchange: Exchange) -> None:
         try:
             if known is not None:
                 await known()
-            body = await exchange.body(allowed)
+            body = await exchange.body(allowed, exchange.head.path.removeprefix("/x"))
         except Fault as fault:
             running.faults.append(fault)
             if not exchange.gone:
@@ -36,8 +37,8 @@ def with_policy(running: Edge, allowed: Collection[int | None], known: Callable[
     running._echo = serve  # type: ignore[method-assign]
 
 
-def declared(size: int) -> bytes:
-    return b"POST /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size
+def declared(size: int, tenant: bytes = b"") -> bytes:
+    return b"POST /x%b HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (tenant, size) + b"x" * size
 
 
 def chunked(size: int) -> bytes:
@@ -123,3 +124,40 @@ async def test_large_bodies_share_one_total() -> None:
         while running.connections.large_bodies:
             await asyncio.sleep(0.01)
         assert (await running.send(declared(size))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_one_tenant_does_not_take_all_the_room() -> None:
+    async with edge(**LIMITS | {"large_bodies_total_bytes": 4 * LARGEST}) as running:
+        with_policy(running, (LARGEST,))
+        opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(2)]
+        for _, writer in opened:
+            writer.write(declared(LARGEST, b"acme")[: 100 * KIB])
+        while running.connections.large_bodies < 2 * LARGEST:
+            await asyncio.sleep(0.01)
+        assert (await running.send(declared(USUAL + 1, b"acme"))).startswith(b"HTTP/1.1 503 "), "it holds half of the room"
+        assert (await running.send(declared(USUAL, b"acme"))).startswith(b"HTTP/1.1 200 ")
+        assert (await running.send(declared(LARGEST, b"bolt"))).startswith(b"HTTP/1.1 200 ")
+        for _, writer in opened:
+            writer.close()
+        while running.connections.large_bodies:
+            await asyncio.sleep(0.01)
+        assert running.connections.large_bodies_of == {}
+
+
+async def test_a_tenants_first_large_body_may_be_more_than_its_share() -> None:
+    async with edge(**LIMITS | {"large_bodies_total_bytes": LARGEST}) as running:
+        with_policy(running, (LARGEST,))
+        assert (await running.send(declared(LARGEST, b"acme"))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_small_compressed_body_takes_no_room_that_it_does_not_need() -> None:
+    async with edge(**LIMITS | {"large_bodies_total_bytes": LARGEST}) as running:
+        with_policy(running, (LARGEST,))
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(declared(900 * KIB)[: 100 * KIB])
+        while not running.connections.large_bodies:
+            await asyncio.sleep(0.01)
+        assert (await running.send(packed(USUAL))).startswith(b"HTTP/1.1 200 ")
+        assert (await running.send(packed(600 * KIB))).startswith(b"HTTP/1.1 503 "), "one that becomes large does"
+        assert running.connections.large_bodies == 900 * KIB
+        writer.close()

@@ -53,12 +53,32 @@ def reserve_growth(exchange: "Exchange", connections: "Connections") -> Fault | 
 
 
 def reserve_size(exchange: "Exchange", size: int, connections: "Connections") -> Fault | None:
-    """Reserve the bytes of a request of this size, where they are above the usual size; the refusal where there is no room."""
+    """Reserve the bytes of a request of this size, where they are above the usual size; the refusal where there is no room.
+
+    One tenant gets one request, and as many more as fit into half of the total: slow bodies of one tenant would else take all of it.
+    """
     if size <= connections.limits.max_body_bytes:
         return None
-    large_bodies = connections.large_bodies + size - exchange.body_reserved
-    if large_bodies > connections.limits.large_bodies_total_bytes:
+    total, more = connections.limits.large_bodies_total_bytes, size - exchange.body_reserved
+    of_tenant = connections.large_bodies_of.get(exchange.body_tenant, 0) if exchange.body_tenant else 0
+    has_others = of_tenant > exchange.body_reserved
+    if connections.large_bodies + more > total or (has_others and of_tenant + more > total // 2):
         return Fault(Kind.OVERLOADED, "Too many large requests are being read here. Try again shortly.", retry=retry_after.SOON)
-    connections.large_bodies = large_bodies
-    exchange.body_reserved = exchange.body_most = size
+    _count(exchange, more, connections)
+    exchange.body_most = size
     return None
+
+
+def free_body(exchange: "Exchange", connections: "Connections") -> None:
+    """Give back what is reserved for a body."""
+    _count(exchange, -exchange.body_reserved, connections)
+
+
+def _count(exchange: "Exchange", more: int, connections: "Connections") -> None:
+    exchange.body_reserved += more
+    connections.large_bodies += more
+    if exchange.body_tenant:
+        of_tenant = connections.large_bodies_of
+        of_tenant[exchange.body_tenant] = left = of_tenant.get(exchange.body_tenant, 0) + more
+        if not left:
+            del of_tenant[exchange.body_tenant]

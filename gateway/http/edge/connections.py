@@ -31,7 +31,7 @@ class EdgeLimits(msgspec.Struct, frozen=True):
     """Largest request body that any policy can allow: ten photographs of 4 MiB, in base64. Reading one keeps a worker busy meanwhile."""
     large_bodies_total_bytes: int = 512 * 1024 * 1024
     """Bytes of all bodies above `max_body_bytes` of a worker together, as declared, or as allowed where none was declared. Beyond it
-    further ones are refused with 503."""
+    further ones are refused with 503, and those of one tenant beyond half of it."""
     max_header_bytes: int = 16 * 1024
     """Largest head of a request: target, names and values; as many bytes of framing or trailers may come in a row behind it. nginx allows
     4 x 8 KiB, llhttp's users mostly 16 KiB; a larger head towards an engine is a known way to crash one (CVE-2025-48956)."""
@@ -105,6 +105,8 @@ class Connections:
         """Connections whose callers read too slowly, the one slow for longest first."""
         self.large_bodies = 0
         """Bytes reserved for bodies above the usual size."""
+        self.large_bodies_of: dict[str, int] = {}
+        """The same by tenant."""
         self._wall = wall
         self.date_line = b""
         """The Date header line, made anew by every sweep."""

@@ -5,6 +5,7 @@ A small compressed body may unpack to a thousand times its size, so it is unpack
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 from domain.faults import Fault, Kind
@@ -23,15 +24,16 @@ TURN_BYTES: Final = 1024 * 1024
 """Unpacked bytes after which other requests get a turn; about 3 ms of work."""
 
 
-async def unpacked(body: bytes | bytearray, coding: str, limit: int) -> bytes:
+async def unpacked(body: bytes | bytearray, coding: str, limit: int, grow: Callable[[int], None] = lambda _bytes: None) -> bytes:
     """The body as it was before it was compressed.
 
     Args:
         coding: a value of CODINGS.
         limit: the most bytes that it may unpack to.
+        grow: called with the unpacked bytes so far; raises a Fault where there is no room for them.
 
     Raises:
-        Fault: BODY_TOO_LARGE beyond the limit; INVALID_JSON for data that is damaged, cut off, or followed by more.
+        Fault: BODY_TOO_LARGE beyond the limit; INVALID_JSON for data that is damaged, cut off, or followed by more; raised by `grow`.
     """
     inflator = zlib.decompressobj(_WINDOW_BITS[coding])
     out = bytearray()
@@ -47,6 +49,7 @@ async def unpacked(body: bytes | bytearray, coding: str, limit: int) -> bytes:
             raise _damaged(coding, f"The body is not valid {coding}, which its 'content-encoding' says it is.") from None
         if len(out) > limit:
             raise Fault(Kind.BODY_TOO_LARGE, f"The body unpacks to more than the {limit} bytes that are allowed. {REMEDY}")
+        grow(len(out))
         turn += STEP_BYTES
         if turn >= TURN_BYTES:
             turn = 0

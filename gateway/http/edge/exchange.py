@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from domain.faults import Fault, Kind
-from gateway.http.edge.body_size import body_too_large, reserve_size
+from gateway.http.edge.body_size import body_too_large, free_body, reserve_size
 from gateway.http.edge.content_coding import unpacked
 from gateway.http.edge.head import RequestHead
 
@@ -100,6 +100,8 @@ class Exchange(msgspec.Struct, eq=False):
     """The most bytes that the caller's policy allows; 0 until its caller is known."""
     body_reserved: int = 0
     """The bytes reserved in `Connections.large_bodies` for a body above the usual size."""
+    body_tenant: str = ""
+    """The tenant that they are reserved for; empty while it is not known."""
     written: int = 0
     """Reply bytes handed to the connection, framing not counted."""
     _head_out: bytes | None = None
@@ -112,18 +114,20 @@ class Exchange(msgspec.Struct, eq=False):
 
     # --- the request's body ---------------------------------------------------------------------------------------
 
-    async def body(self, allowed: Collection[int | None] = ()) -> bytes:
+    async def body(self, allowed: Collection[int | None] = (), tenant: str = "") -> bytes:
         """The whole request body, unpacked where it came compressed.
 
         Args:
             allowed: the sizes in bytes that the caller's policy allows, of which the largest counts; None in it, and none at all, stands
                 for the usual size.
+            tenant: the caller's, whose share of the room for large bodies the body takes.
 
         Raises:
             Fault: BODY_TOO_LARGE, REQUEST_TIMEOUT, MALFORMED_HTTP or CLIENT_GONE, when it will not come; OVERLOADED where too many large
                 bodies are held already; BODY_TOO_LARGE or INVALID_JSON, when it cannot be unpacked.
         """
         if self.refusal is None:
+            self.body_tenant = tenant
             self._connection.allow_body(self, allowed)
         if not self.complete and self.refusal is None:
             if self.head.headers.get(b"expect") and not self._connection.speaks_1_0:
@@ -137,21 +141,25 @@ class Exchange(msgspec.Struct, eq=False):
         return self.received if isinstance(self.received, bytes) else bytes(self.received)
 
     async def _unpack(self, allowed: Collection[int | None]) -> None:
-        """Unpack the body. What it may become is reserved until its size is known."""
+        """Unpack the body, and reserve what it becomes above the usual size."""
         connections = self._connection.connections
         most = connections.limits.body_most(allowed)
-        refusal = reserve_size(self, most, connections)
-        if refusal is not None:
-            raise refusal
-        self.received = await unpacked(self.received, self.head.coding, most)
+        self.received = await unpacked(self.received, self.head.coding, most, self._reserve_unpacked)
         self.head = msgspec.structs.replace(self.head, coding="")
         if not self.gone:  # else everything is given back already
             self._free_body()
             reserve_size(self, len(self.received), connections)
 
+    def _reserve_unpacked(self, size: int) -> None:
+        if self.gone:  # everything is given back already
+            return
+        refusal = reserve_size(self, max(size, self.body_reserved), self._connection.connections)
+        if refusal is not None:
+            raise refusal
+
     def _free_body(self) -> None:
-        self._connection.connections.large_bodies -= self.body_reserved
-        self.body_reserved = 0
+        if self.body_reserved:
+            free_body(self, self._connection.connections)
 
     def most_bytes(self, allowed: int | None) -> int:
         """The largest request of a caller whose policy allows this size; None for the usual one."""
