@@ -7,8 +7,9 @@ from typing import Final
 
 MAX_NETWORKS: Final = 64
 """Networks of one key. A caller has a few offices and clouds; what needs more belongs into a firewall."""
-MAX_NETWORK_CHARS: Final = 43
-"""The longest text of an IPv6 network."""
+MAX_NETWORK_CHARS: Final = 49
+"""The longest text of an IPv6 network, which ends with an IPv4 address."""
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 Networks = tuple[str, ...]
 """Networks as address/bits, sorted; empty for a key that may be used from everywhere."""
@@ -19,7 +20,7 @@ class BadNetworks(ValueError):
 
 
 def key_networks_of(texts: Iterable[str]) -> Networks:
-    """The networks as stored. An address alone is the network of that address.
+    """The networks as stored. An address alone is the network of that address; an IPv4 network inside IPv6 is the IPv4 network.
 
     Raises:
         BadNetworks: a text that is no network, or too many of them.
@@ -27,7 +28,7 @@ def key_networks_of(texts: Iterable[str]) -> Networks:
     found = set()
     for text in texts:
         try:
-            found.add(str(ip_network(text)))
+            found.add(str(_network(text)))
         except ValueError:
             shown = ascii(text)[:64]
             hint = "write address/bits without host bits, for instance 203.0.113.0/24 or 2001:db8::/32"
@@ -35,6 +36,15 @@ def key_networks_of(texts: Iterable[str]) -> Networks:
     if len(found) > MAX_NETWORKS:
         raise BadNetworks(f"{len(found)} networks; at most {MAX_NETWORKS} are kept")
     return tuple(sorted(found))
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    if "%" in text:
+        raise ValueError("a zone is no part of a network")
+    network = ip_network(text)
+    if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+        return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
+    return network
 
 
 def may_come_from(networks: Networks, address: str) -> bool:

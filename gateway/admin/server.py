@@ -185,6 +185,7 @@ class AdminServer(uvicorn.Server):
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                proxy_headers=False,  # else a caller on this machine could say any address, and a key's networks would be no bound
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=2,
             )

@@ -15,7 +15,16 @@ def test_networks_are_kept_in_one_form_each_once() -> None:
     assert key_networks_of([]) == ()
 
 
-@pytest.mark.parametrize("text", ["", "office", "203.0.113.9/24", "203.0.113.0/33", "300.0.0.0/8", "203.0.113.0/24 ", "::/129"])
+def test_an_ipv4_network_that_is_written_inside_ipv6_is_the_ipv4_network() -> None:
+    networks = key_networks_of(["::ffff:203.0.113.0/120", "::ffff:198.51.100.7"])
+    assert networks == ("198.51.100.7/32", "203.0.113.0/24")
+    assert may_come_from(networks, "203.0.113.9")
+    assert may_come_from(networks, "::ffff:198.51.100.7")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "office", "203.0.113.9/24", "203.0.113.0/33", "300.0.0.0/8", "203.0.113.0/24 ", "::/129", "fe80::%eth0/64"]
+)
 def test_what_is_no_network_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(BadNetworks, match=r"is no network; write address/bits"):
         key_networks_of([text])

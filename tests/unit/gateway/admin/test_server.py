@@ -107,6 +107,16 @@ async def test_an_answer_that_nobody_reads_ends() -> None:
         writer.close()
 
 
+async def test_the_address_of_a_caller_is_that_of_its_connection_whatever_it_says() -> None:
+    async def address(scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["client"][0].encode()})
+
+    claimed = {"x-forwarded-for": "203.0.113.9", "forwarded": "for=203.0.113.9", "x-real-ip": "203.0.113.9"}
+    async with served(address) as (port, _), httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
+        assert (await client.get(f"http://127.0.0.1:{port}/", headers=claimed)).text == "127.0.0.1"
+
+
 async def test_a_head_is_bounded_in_bytes() -> None:
     async with served() as (port, _):
         ((reader, writer),) = await opened(port, 1, b"GET /livez HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1))
