@@ -55,27 +55,38 @@ class OwnSpend:
         self._clock = clock
         self._wall = wall
         self._kept: dict[tuple[str, str], tuple[float, MonthSpend | None]] = {}
+        self._asking: dict[tuple[str, str], asyncio.Task[MonthSpend | None]] = {}
 
     async def of(self, caller: Caller) -> MonthSpend | None:
-        """The spending of the current month, UTC; None where there is no ledger, or it cannot be asked now."""
+        """The spending of the current month, UTC; None where there is no ledger, or it cannot be asked now.
+
+        Callers that ask at the same time wait for one answer: a slow ledger would else get as many questions as there are connections.
+        """
         if self._ledger is None:
             return None
         key = (caller.tenant, caller.key_id)
         until, kept = self._kept.get(key, (0.0, None))
         if self._clock() < until:
             return kept
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.ensure_future(self._ask(self._ledger, caller))
+            asking.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, ledger: SpendReader, caller: Caller) -> MonthSpend | None:
         since = first_of_month(dt.datetime.fromtimestamp(self._wall(), dt.UTC).date())
         try:
             async with asyncio.timeout(PATIENCE_S):
-                of_tenant = await self._spent(self._ledger, Level.TENANT, caller.tenant, since)
-                of_key = None if caller.by_token else await self._spent(self._ledger, Level.KEY, caller.key_id, since)
-            spend = MonthSpend(f"{since:%Y-%m}", of_tenant, of_key)
+                of_tenant = await self._spent(ledger, Level.TENANT, caller.tenant, since)
+                of_key = None if caller.by_token else await self._spent(ledger, Level.KEY, caller.key_id, since)
+            spend: MonthSpend | None = MonthSpend(f"{since:%Y-%m}", of_tenant, of_key)
         except (LedgerAway, TimeoutError) as error:
             log.warning("a caller is not told its spending: the ledger cannot be asked", why=str(error)[:200] or "it takes too long")
             spend = None
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()
-        self._kept[key] = (self._clock() + ASK_EVERY_S, spend)
+        self._kept[caller.tenant, caller.key_id] = (self._clock() + ASK_EVERY_S, spend)
         return spend
 
     async def _spent(self, ledger: SpendReader, level: Level, name: str, since: dt.date) -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
 
 import httpx
@@ -13,8 +14,10 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from gateway.cli import app
+from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tests.command_line import Commands
 from tests.e2e.test_serve import ask, serving
+from tests.replicas import Tenancy
 from tests.timing import HANG_S
 
 BY = ("tenant", "project", "key", "model")
@@ -68,7 +71,8 @@ async def test_after_sigterm_the_ledger_is_complete(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.req("R9")
 async def test_what_a_killed_worker_had_written_is_booked_by_its_successor(tmp_path: Path) -> None:
-    async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url) as served:
+    priced = Tenancy((), prices=[Price("p", "sim", ANY_REVISION, 0.0, TokenRates(output=10**12))])  # a thousandth of a dollar a token
+    async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url, tenancy=priced) as served:
         await burst(served.url, served.headers, 30)
         await asyncio.sleep(0.5)  # ten times the interval that a crash may cost
         (directory,) = [path for path in (tmp_path / "tidegate-ledger").iterdir() if path.is_dir()]
@@ -82,8 +86,11 @@ async def test_what_a_killed_worker_had_written_is_booked_by_its_successor(tmp_p
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.1)
             text = (await client.get(f"{served.admin}/metrics")).text
+            spend = (await client.get(f"{served.url}/v1/key", headers=served.headers)).json()["spend"]
         assert "tidegate_ledger_database_up 1.0" in text
         assert 'tidegate_ledger_booked_total{state="booked"} 30.0' in text
+        cost = Decimal(sum(int(str(line.get("completion_tokens", 0))) for line in served.log_lines() if line.get("closing"))) / 1000
+        assert Decimal(spend["key_usd"]) == Decimal(spend["tenant_usd"]) == cost > 0, "the caller is told what was booked"
         await burst(served.url, served.headers, 5)
         served.process.terminate()
         assert await asyncio.to_thread(served.process.wait, 20) == 0

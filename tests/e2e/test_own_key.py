@@ -1,17 +1,26 @@
 """`GET /v1/key`: a caller sees its own key, limits and spending, and nothing of other tenants."""
 
 import datetime as dt
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
+from gateway.ledger.writer import usage_event
+from gateway.request.own_key import OwnSpend
 from tenancy.hold import LimitUsage
+from tenancy.keys import parse
 from tenancy.limits import Group, Level, Limit, Meter, Scope, Window
 from tenancy.ports import CountersAway
+from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
 from tenancy.stores.memory import MemoryCounters
-from tests.gateway_harness import chat, gateway
+from tenancy.stores.sql import SqlSpendReader, SqlUsageStore, open_engine
+from tests.databases import migrated_file
+from tests.gateway_harness import chat, directory, gateway
 
 SIM = SimSettings(models=("sim",), speed=2000)
 LIMITS = [
@@ -56,6 +65,40 @@ async def test_only_a_valid_key_is_answered_and_only_with_its_own_tenant() -> No
             assert (await bolt.post("/v1/key")).status_code == 405
             for headers in ({"authorization": "Bearer wrong"}, {"authorization": "Bearer gw_test_0000000000_x"}):
                 assert (await bolt.get("/v1/key", headers=headers)).status_code == 401
+
+
+async def test_a_caller_sees_its_spending_and_the_label_and_end_of_its_key(tmp_path: Path) -> None:
+    await migrated_file(tmp_path / "usage.db")
+    database = open_engine(f"sqlite:///{tmp_path / 'usage.db'}")
+    prices = [Price("p", "sim", ANY_REVISION, 0.0, TokenRates(output=10**12))]  # a thousandth of a dollar a token
+    async with (
+        SimEngine(SIM) as engine,
+        gateway(engine.url, prices=prices) as running,
+        running.client() as acme,
+    ):
+        object.__setattr__(running.deps, "own_spend", OwnSpend(SqlSpendReader(database), running.deps.clock, running.deps.wall))
+        live, ends = running.deps.live, 4_102_444_800.0
+        parsed = parse(running.keys["acme"])
+        assert parsed is not None
+        record = live.directory.key(parsed.id)
+        assert record is not None
+        live.directory = directory([msgspec.structs.replace(record, label="nightly build", expires_unix=ends)], prices=prices)
+        tokens = (await acme.post("/v1/chat/completions", json=chat(max_tokens=8))).json()["usage"]["completion_tokens"]
+        (answered,) = await running.recorded(1)
+        booked = usage_event(answered)
+        assert booked is not None
+        others = [
+            msgspec.structs.replace(booked, request_id=f"other-{tenant}", tenant=tenant, key_id=key, cost_nanousd=5 * 10**9)
+            for tenant, key in (("acme", "another"), ("bolt", "theirs"))
+        ]
+        await SqlUsageStore(database).write([booked, *others])
+        answer = (await acme.get("/v1/key")).json()
+        assert tokens > 0
+        assert Decimal(answer["spend"]["key_usd"]) == Decimal(tokens) / 1000
+        assert Decimal(answer["spend"]["tenant_usd"]) == Decimal(tokens) / 1000 + 5, "another key of the tenant counts, no other tenant"
+        assert answer["spend"]["month"] == f"{dt.datetime.now(dt.UTC):%Y-%m}"
+        assert (answer["label"], answer["expires_at"]) == ("nightly build", "2100-01-01T00:00:00Z")
+    await database.dispose()
 
 
 class AwayCounters(MemoryCounters):

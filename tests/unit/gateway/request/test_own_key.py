@@ -1,5 +1,6 @@
 """What a caller is told of its spending, and how seldom the ledger is asked for it."""
 
+import asyncio
 import datetime as dt
 from collections.abc import Collection
 
@@ -19,6 +20,8 @@ class Ledger:
     def __init__(self) -> None:
         self.away = False
         self.asked: list[tuple[Level, dt.date | None]] = []
+        self.let_go = asyncio.Event()
+        self.let_go.set()
 
     async def spent_by(
         self, level: Level, names: Collection[str], since: dt.date | None, before: dt.date | None = None, most: int = 1
@@ -26,6 +29,7 @@ class Ledger:
         if self.away:
             raise LedgerAway("no answer")
         self.asked.append((level, since))
+        await self.let_go.wait()
         spent = {Level.TENANT: {"acme": 500, "bolt": 9_000}, Level.KEY: {"k1": 200, "k2": 300}}[level]
         return [Spent(name, "", Amounts(cost_nanousd=cost)) for name, cost in spent.items()]
 
@@ -61,3 +65,18 @@ async def test_the_ledger_is_asked_once_in_ten_seconds_and_its_outage_is_no_erro
     assert await OwnSpend(None, lambda: 0.0, lambda: NOVEMBER).of(caller("k1")) is None
     ledger.away, now[0] = False, 2 * ASK_EVERY_S
     assert await spend.of(caller("k1")) == MonthSpend("2026-11", 500, 200)
+
+
+async def test_callers_that_ask_at_the_same_time_are_one_question() -> None:
+    ledger = Ledger()
+    ledger.let_go.clear()
+    spend = OwnSpend(ledger, lambda: 0.0, lambda: NOVEMBER)
+    waiting = [asyncio.create_task(spend.of(caller("k1"))) for _ in range(50)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert ledger.asked == [(Level.TENANT, dt.date(2026, 11, 1))]
+    waiting[0].cancel()
+    await asyncio.wait(waiting[:1])
+    ledger.let_go.set()
+    assert set(await asyncio.gather(*waiting[1:])) == {MonthSpend("2026-11", 500, 200)}, "one that leaves takes nothing from the others"
+    assert len(ledger.asked) == 2
