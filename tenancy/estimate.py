@@ -2,8 +2,8 @@
 
 prompt tokens <= bytes of the request (`prompt_bound`): a byte-level tokenizer makes at most one token per byte of text, every text of the
 prompt stands in the body, and what a chat template writes around messages is less than their JSON, but for a system prompt of its own.
-Token ids are one token each. The tokens of a part that is no text cannot be derived from its bytes, so a constant bound is taken. Where the
-prompt was tokenized, the count is used instead.
+Token ids are one token each. The tokens of a part that is no text cannot be derived from its bytes, so a constant bound is taken; the bytes
+of an image are not counted beside it, because no processor makes text of them. Where the prompt was tokenized, the count is used instead.
 
 `UsageBounds` are the counts that an engine can honestly report for a request; `billable` brings a report within them.
 
@@ -63,10 +63,15 @@ def worst_case(ask: Ask, prompt_tokens: int | None, output_cap: int, price: Pric
 
 
 def prompt_bound(ask: Ask) -> int:
-    """Upper bound of the prompt tokens of a request that was not tokenized."""
+    """Upper bound of the prompt tokens of a request that was not tokenized.
+
+    A photograph of 4 MiB is 16,384 tokens at most, not five million. An engine that writes an image's URL into the prompt as text (TGI,
+    with a model that takes no images) can use more, up to its context.
+    """
     if ask.token_ids is not None:
         return ask.token_ids
-    return ask.prompt_bytes + ask.media * MEDIA_TOKENS + (TEMPLATE_TOKENS if ask.endpoint.has_messages else 0)
+    text_bytes = max(0, ask.prompt_bytes - ask.image_bytes)
+    return text_bytes + ask.media * MEDIA_TOKENS + (TEMPLATE_TOKENS if ask.endpoint.has_messages else 0)
 
 
 def used(usage: Usage, price: Price) -> Amounts:

@@ -295,7 +295,7 @@ class PoolSettings(Strict):
         ge=1,
         le=1_000_000,
         description="Most prompt tokens that the engines make of one image, its markers included; limits reserve that many for each "
-        "image of a chat. Null reserves the bytes of the whole request.",
+        "image of a chat. Null reserves 16,384 for each, the most that published models make of one.",
     )
     context_tokens: int | None = Field(
         default=None,

@@ -202,9 +202,10 @@ def media_of(document: Mapping[str, object]) -> tuple[int, int]:
         content = message.get("content")
         if type(content) is list:
             for part in content:
-                payloads = [value for key in part.keys() & _MEDIA_KEYS if (value := part[key]) is not None]
-                parts += bool(payloads)
-                image_bytes += sum(map(_image_bytes, payloads))
+                media = {key: value for key in part.keys() & _MEDIA_KEYS if (value := part[key]) is not None}
+                parts += bool(media)
+                # by its key: an engine reads what stands under `video_url` as a video, whatever its URL says
+                image_bytes += sum([_image_bytes(media[key]) for key in KINDS & media.keys()])
     return parts, image_bytes
 
 

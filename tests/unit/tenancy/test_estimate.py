@@ -66,7 +66,8 @@ def test_no_part_that_is_no_text_passes_for_less_than_the_bound(size: int, count
     assert asked.media == count
     assert prompt_for_cap(asked, None) >= count * MEDIA_TOKENS
     assert prompt_for_cap(asked, None) <= count * (MEDIA_TOKENS + 40) + 160, "an image's bytes are not taken for text beside it"
-    assert worst_case(asked, None, 1, FREE).input_tokens >= count * max(MEDIA_TOKENS, size)
+    reserved = worst_case(asked, None, 1, FREE).input_tokens
+    assert count * MEDIA_TOKENS + 400 <= reserved <= count * (MEDIA_TOKENS + 120) + 400 + 160 + TEMPLATE_TOKENS
     assert prompt_for_cap(asked, 77) == 77, "who has counted knows"
 
 
@@ -77,6 +78,12 @@ def test_the_bytes_of_an_image_are_no_likely_tokens(size: int, count: int) -> No
     asked = chat(text, *[{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * size}}] * count)
     assert 100 <= likely_prompt(asked, None) <= count * (LIKELY_IMAGE_TOKENS + 40) + 160
     assert likely_prompt(asked, None) <= -(-asked.prompt_bytes // 4) + 1
+
+
+def test_bytes_of_media_that_are_no_image_are_reserved_too() -> None:
+    for kind in ("data:video/mp4", "data:image/png"):
+        video = chat({"type": "video_url", "video_url": {"url": f"{kind};base64," + "A" * 100_000}})
+        assert worst_case(video, None, 1, FREE).input_tokens > 100_000 + MEDIA_TOKENS, "a video has as many frames as it likes"
 
 
 def test_media_are_found_wherever_engines_look_for_them_and_what_is_empty_is_none() -> None:
