@@ -27,6 +27,8 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "llamacpp": (MODELS, LLAMACPP_INFO),
 }
 """The paths read of each kind of engine; of any other, the model list alone."""
+MODEL_PATH: Final[Mapping[str, str]] = {"vllm": MODELS, "sglang": SGLANG_INFO, "llamacpp": LLAMACPP_INFO}
+"""The path whose reply says where an engine took its model from (`model_paths`)."""
 
 _WANTED: Final = WantedSeries(("vllm:cache_config_info", "vllm:lora_requests_info"))
 

@@ -30,8 +30,9 @@ from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
 from gateway.process.worker import worker_main
 from gateway.telemetry.logs import configure_logs
 from gateway.wiring.admin import api_run_for
+from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import CannotStartStore, embedded_server
-from gateway.wiring.requests import VocabularyError, guessed_vocabularies_for, vocabularies_for
+from gateway.wiring.requests import VocabularyError, vocabularies_for
 from gateway.wiring.stores import StoreError, bookkeeper_for, prepare_store
 from tenancy.counter_url import StoreKind
 
@@ -144,7 +145,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
                 read_reference(pool.api_key, settings.base_dir, os.environ)
         # loaded here, so that workers share the memory
         vocabularies_for(settings)
-        guessed_vocabularies_for(settings)
+        asyncio.run(guessed_vocabularies_for(settings))
         asyncio.run(prepare_store(settings, new_pepper=new_pepper))
     except (ConfigError, SecretError, StoreError, VocabularyError) as error:
         print(f"tidegate: {error}", file=sys.stderr)

@@ -51,6 +51,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
+from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks
 from gateway.wiring.requests import deps_for
 from gateway.wiring.stores import decision_log_for, directory_watch_for, open_stores, usage_writer_for
@@ -209,6 +210,7 @@ class _Worker:
             spend=stores.spend if self._usage is not None else None,
             observe_decision=self._metrics.observe_decision,
             count_prefix=self._metrics.count_prefix,
+            guessed=await guessed_vocabularies_for(settings),
         )
         if (decision_log := decision_log_for(settings)) is not None:
             stack.push_async_callback(decision_log.close)

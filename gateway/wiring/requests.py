@@ -5,17 +5,14 @@ Adapters that come and go with backends are built by `gateway/wiring/fleet.py`.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
-import os
 import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -38,7 +35,6 @@ from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolDefaults, PoolStates
 from gateway.placement.salts import Salts
 from gateway.prompt.count import PromptCounts
-from gateway.prompt.find_tokenizer import found_tokenizer
 from gateway.prompt.reader import Prompts
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
 from gateway.queue.pool_queue import PoolQueue, PoolQueues, everything
@@ -64,7 +60,6 @@ __all__ = [
     "VocabularyError",
     "deps_for",
     "fleet_of",
-    "guessed_vocabularies_for",
     "vocabularies_for",
 ]
 
@@ -145,8 +140,13 @@ def deps_for(
     spend: SpendReader | None = None,
     observe_decision: Callable[[Route, float], None] | None = None,
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
+    guessed: Mapping[str, Vocabulary] | None = None,
 ) -> Deps:
-    """The collaborators of a worker's requests. Must be called inside the worker's running loop."""
+    """The collaborators of a worker's requests. Must be called inside the worker's running loop.
+
+    Args:
+        guessed: the tokenizers that were found for pools that name none (`gateway/wiring/guessed_tokenizers.py`); they lower no hold.
+    """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
     upstreams: dict[str, Upstream] = {}
@@ -194,7 +194,7 @@ def deps_for(
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
         prompt_counts=counts,
-        prompts=Prompts(vocabularies, executor, loop, images, guessed=guessed_vocabularies_for(settings)),
+        prompts=Prompts(vocabularies, executor, loop, images, guessed=guessed),
         lengths=OutputLengths(),
         observe_decision=observe_decision,
         count_prefix=count_prefix,
@@ -245,19 +245,6 @@ def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
                 vocabularies[pool.name] = load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime)
             except VocabularyError as error:
                 raise VocabularyError(f"pools[{at}].tokenizer: {error}") from None
-    return vocabularies
-
-
-def guessed_vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
-    """The tokenizers found on this machine for pools that name none and whose engines publish KV events. `tidegate check` names those that
-    cannot be loaded."""
-    vocabularies: dict[str, Vocabulary] = {}
-    for pool in settings.pools:
-        if pool.tokenizer is None and any(backend.kv_events is not None for backend in pool.backends):
-            folder = found_tokenizer(pool.model, pool.revision, os.environ, Path.home())
-            with contextlib.suppress(VocabularyError):
-                if folder is not None:
-                    vocabularies[pool.name] = load_vocabulary(str(folder), settings.base_dir, time.strftime)
     return vocabularies
 
 
