@@ -46,6 +46,9 @@ UNCHECKED_BYTES: Final = 2 * MAX_CONTAINERS
 NAMING_BYTES: Final = 256 * 1024
 """In a body above this size a duplicate key is refused without its name: the second parse that finds it costs 2 ms per 256 KiB."""
 
+LONG_BYTES: Final = 1024 * 1024
+"""From this size on a body is searched slice by slice: it holds images, and most slices of an image have no sign that counts."""
+
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**64 - 1
 """Integers engines read alike: Python keeps any size, C++ and Rust parsers turn larger ones into doubles or fail."""
@@ -84,7 +87,7 @@ def parse_object(body: bytes) -> dict[str, object]:
     _walk(document)
     canonical = _encode(document)
     if canonical != body and (
-        b"\\u003" in body or body.count(b":") != canonical.count(b":") or len(body) - len(canonical) > MAX_DIGITS // 2
+        _may_escape_colons(body) or _colons(body) != _colons(canonical) or len(body) - len(canonical) > MAX_DIGITS // 2
     ):
         _refuse_ambiguity(body, canonical)
     return document
@@ -136,12 +139,28 @@ def _refuse_ambiguity(body: bytes, canonical: bytes) -> None:
     """Refuse duplicate keys (cases 2 and 3 above) and numbers of absurd length, which no encoding has."""
     if any(escape in body for escape in _ESCAPED_COLONS):
         _parse_pairs(body)
-    elif body.count(b":") != canonical.count(b":"):
+    elif _colons(body) != _colons(canonical):
         if len(body) <= NAMING_BYTES:
             _parse_pairs(body)
         _refuse("a key stands twice in one object")
     elif len(body) - len(canonical) > MAX_DIGITS // 2 and _LONG_DIGITS in body.translate(_DIGITS_TO_ZERO):
         _parse_pairs(body)
+
+
+def _may_escape_colons(body: bytes) -> bool:
+    if len(body) < LONG_BYTES:
+        return b"\\u003" in body
+    # most slices of an image have no backslash, and to look for one is ten times faster than to look for the escape
+    return any(
+        body.find(b"\\", start, start + _SLICE_BYTES) >= 0 and body.find(b"\\u003", start, start + _SLICE_BYTES + 5) >= 0
+        for start in range(0, len(body), _SLICE_BYTES)
+    )
+
+
+def _colons(text: bytes) -> int:
+    if len(text) < LONG_BYTES:
+        return text.count(b":")
+    return sum([_total(text, b":", start, start + _SLICE_BYTES) for start in range(0, len(text), _SLICE_BYTES)])
 
 
 def _parse_pairs(body: bytes) -> None:

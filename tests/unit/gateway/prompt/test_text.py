@@ -1,8 +1,10 @@
 """What stands for a prompt: the same beginning for the same rendering, another one for another, and a conversation only grows."""
 
 import base64
+import hashlib
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from domain.ask import Ask, Endpoint
 from gateway.http.openai import interpret
 from gateway.http.openai.sizes import with_output_cap
-from gateway.prompt.text import PromptBytes, prompt_bytes
+from gateway.prompt.text import DIGESTED_CHARS, PromptBytes, _digested, prompt_bytes
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 OTHER = {"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}}
@@ -137,3 +139,24 @@ def test_completions_of_text_and_of_ids() -> None:
 )
 def test_what_engines_read_no_cached_prefix_for_shares_none(endpoint: Endpoint, fields: dict[str, Any]) -> None:
     assert not prompt_bytes(ask(endpoint, **fields)).shared
+
+
+_AS_ONE_PATTERN = re.compile(rb'"(?:data:[^"\\]{%d,}|[A-Za-z0-9+/=]{%d,})"' % (DIGESTED_CHARS, DIGESTED_CHARS))
+_STRINGS = st.one_of(
+    st.text(alphabet='ab"\\:,é', max_size=20),
+    st.tuples(
+        st.sampled_from(["", "data:", "data:image/png;base64,", 'x"data:', "\\"]),
+        st.sampled_from([DIGESTED_CHARS - 1, DIGESTED_CHARS, DIGESTED_CHARS + 200]),
+        st.sampled_from(["", "=", "-", "\\", '"', '"data:']),
+    ).map(lambda drawn: drawn[0] + "A" * drawn[1] + drawn[2]),
+)
+
+
+@given(st.lists(st.one_of(_STRINGS, st.lists(_STRINGS, max_size=3)), max_size=6))
+def test_media_are_the_strings_that_one_pattern_finds(strings: list[Any]) -> None:
+    raw = json.dumps(strings, ensure_ascii=False).encode()
+
+    def digest(media: "re.Match[bytes]") -> bytes:
+        return b'"%b"' % hashlib.blake2b(media[0], digest_size=16).hexdigest().encode()
+
+    assert _digested(raw) == _AS_ONE_PATTERN.subn(digest, raw)

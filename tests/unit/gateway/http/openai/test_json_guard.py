@@ -162,3 +162,17 @@ def test_names_of_keys_are_cut_and_cleaned() -> None:
         parse_object(f"{{{key}:1,{key}:2}}".encode())
     assert caught.value.message.isprintable()
     assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize("escape", ["\\u003a", "\\u003A"])
+@pytest.mark.parametrize("padding", [0, 300_000, *range(17 * 2**16 - 60, 17 * 2**16 + 4, 9)])
+def test_a_key_that_stands_twice_is_found_behind_an_image_too(escape: str, padding: int) -> None:
+    image = "A" * padding
+    for twice in ('"b":1,"b":1', f'"b{escape}":1,"c":":"', f'"x":"{escape}","b":1,"b":1'):
+        body = f'{{"a" : "{image}",{twice}}}'.encode()
+        if '"c"' in twice:
+            assert parse_object(body) == {"a": image, "b:": 1, "c": ":"}, "as many colons, and no key twice"
+            continue
+        with pytest.raises(Fault) as refused:
+            parse_object(body)
+        assert "twice" in refused.value.message
