@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ SIZES = {"1k": 950, "16k": 16_000}
 SATURATED_AT = {"litellm": 64}
 """Streams beyond which a subject cannot keep up at all, so that more would only measure its backlog."""
 
-SUBJECTS = {
+SUBJECTS: Mapping[str, Callable[[Path, list[str], int], contextlib.AbstractContextManager[Subject]]] = {
     "tidegate": tidegate,
     "tidegate-observed": partial(tidegate, name="tidegate-observed", access=True),
     "tidegate-aiohttp": partial(tidegate, name="tidegate-aiohttp", client="aiohttp"),
