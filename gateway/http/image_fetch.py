@@ -115,7 +115,11 @@ class Resolver:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(answered, found, failed)
 
-        threading.Thread(target=look_up, name="image-host", daemon=True).start()
+        try:
+            threading.Thread(target=look_up, name="image-host", daemon=True).start()
+        except RuntimeError as error:
+            self._places.release()
+            raise OSError(f"the name cannot be resolved now: {error}") from None
         return list(dict.fromkeys(str(address[4][0]) for address in await answer))
 
 
