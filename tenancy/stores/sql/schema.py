@@ -264,7 +264,8 @@ async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
 async def _wait_for_writers(connection: AsyncConnection, milliseconds: int) -> None:
     """Set how long a SQLite connection waits for other writers. Through the driver: a statement would begin a transaction, and wait."""
     driver: Any = (await connection.get_raw_connection()).driver_connection
-    await driver.execute(f"PRAGMA busy_timeout = {milliseconds}")
+    pragma = f"PRAGMA busy_timeout = {milliseconds}"  # a pragma takes no parameters
+    await driver.execute(pragma)
 
 
 def _make_private(path: str) -> None:
