@@ -8,7 +8,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from routing.fleet import Availability
-from tests.e2e.test_discovery import Load, load, nothing_left_of, until
+from tests.e2e.test_discovery import Load, load, nothing_left_of, until_is
 from tests.gateway_harness import Gateway, gateway
 from tests.scale import scaled
 from tests.wire.test_dns import RECORDS, SERVFAIL, name_server
@@ -35,7 +35,7 @@ async def moved(running: Gateway, to: SimEngine, traffic: Load) -> float:
         while to.counters.finished == before:
             await asyncio.sleep(0.02)
     took_s = time.monotonic() - told
-    await until(running, backend_at(to.settings.host, to.port), Availability.UP)
+    await until_is(running, backend_at(to.settings.host, to.port), Availability.UP)
     return took_s
 
 
@@ -47,11 +47,11 @@ async def test_a_name_that_moves_cuts_no_stream(monkeypatch: pytest.MonkeyPatch,
             monkeypatch.setitem(RECORDS, NAME, ["127.0.0.1"])
             discover = {"dns": "moved.test", "port": one.port, "every_s": EVERY_S}
             async with gateway(pool={"backends": [], "discover": discover}, engines={"register_networks": ["127.0.0.0/8"]}) as running:
-                await until(running, backend_at("127.0.0.1", one.port), Availability.UP)
+                await until_is(running, backend_at("127.0.0.1", one.port), Availability.UP)
                 async with load(running) as traffic:
                     await asyncio.sleep(1.0)
                     took = [await moved(running, two, traffic)]
-                    await until(running, backend_at("127.0.0.1", one.port), None)
+                    await until_is(running, backend_at("127.0.0.1", one.port), None)
                     assert nothing_left_of(running, backend_at("127.0.0.1", one.port))
 
                     RECORDS[NAME] = [SERVFAIL]
