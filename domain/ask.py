@@ -146,6 +146,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """The registry prompt whose messages are still to be put in front; until then, the request may have no other message and no model."""
     image_links: tuple[ImageLink, ...] = ()
     """Images that are named by URL and still to be fetched; until then no engine may get the request."""
+    cache: object = None
+    """The body's member `cache`, as it was written: what the request says of the answer cache. Never sent to an engine."""
 
     @property
     def prompt(self) -> bytes:

@@ -58,6 +58,7 @@ class Kind(Enum):
     REFUSED_BY_ENGINE = "refused_by_engine"
     CONTENT_FILTERED = "content_filtered"
     CRASHES_ENGINES = "crashes_engines"
+    NOT_CACHED = "not_cached"
     # the gateway's
     OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"

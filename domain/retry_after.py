@@ -7,7 +7,7 @@ here. A `draw` is a random number from 0 to 1: it spreads callers that were refu
 
 from typing import Final
 
-from domain.faults import Retry
+from domain.faults import NEVER, Retry
 
 SOON_S: Final = 1.0
 SPREAD_S: Final = 4.0
@@ -28,6 +28,10 @@ OVERLOAD_JITTER: Final = 0.5
 ENGINE_MOST_S: Final = 120.0
 """The longest `retry-after` taken from an engine; official clients give up on longer ones."""
 
+ROOM_MOST_S: Final = 120.0
+"""The longest wait for room in a rolling window that a retry is advised after: official clients would not heed a longer one, and come back
+too early."""
+
 IDENTITY_S: Final = 5.0
 """The wait while the keys of a token's issuer cannot be read; the gateway itself tries again as soon (`gateway/auth/jwks.py`)."""
 
@@ -37,6 +41,17 @@ SOON: Final = Retry(should=True, after_s=SOON_S)
 
 def of_rate_limit(wait_us: int) -> Retry:
     """A limit per minute: when the bucket holds enough again."""
+    return Retry(should=True, after_s=wait_us / 1e6)
+
+
+def of_rolling_window(wait_us: int | None) -> Retry:
+    """A limit over rolling days: when there is room for the request, if that is soon.
+
+    Args:
+        wait_us: None while unknown.
+    """
+    if wait_us is None or wait_us > ROOM_MOST_S * 1e6:
+        return NEVER
     return Retry(should=True, after_s=wait_us / 1e6)
 
 

@@ -19,6 +19,8 @@ from backends.ports import Upstream
 from backends.signals import PrefillRate, Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
+from gateway.answers.cache import AnswerCache
+from gateway.answers.flights import Receiver
 from gateway.auth.jwt import JwtVerifier
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
@@ -92,7 +94,7 @@ class Live:
         """The state of each backend's load push, by backend id."""
 
 
-Watched = ReplyRelay | PrefillLeg
+Watched = ReplyRelay | PrefillLeg | Receiver
 
 
 class Watch:
@@ -219,6 +221,8 @@ class Deps:
     """When short requests are sent to a second backend, by pool name, where the settings say so."""
     region: str = ""
     """Where this gateway stands."""
+    answers: AnswerCache = field(default_factory=AnswerCache)
+    """Answers of earlier requests, and the equal requests under way."""
     images: ImageFetcher = field(default_factory=ImageFetcher)
     """Fetches images that chats name by URL, where policies allow it."""
     cors_origins: frozenset[str] = frozenset()

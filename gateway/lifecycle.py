@@ -10,11 +10,11 @@ before either, because in an overload that is most of them; and whatever happens
 one Record. Where the tenant's policy names fallback models, the steps after `interpret` are done again for the next model, with a hold
 of its own.
 
-Two capabilities that are still to come each have one place here. An **answer cache** looks an answer up between `admit` and `choose`. A hit
-skips the steps from there to `settle`: a `ReplyRelay` with the source `FROM_MEMORY` (`gateway/http/edge/relay.py`) is fed `on_head`,
-`on_data` and `on_end` with the stored reply, and carries it to the caller as if an engine had sent it. The recorder is a tap that
-`taps_for` (`gateway/http/edge/taps.py`) appends to the reply chain; it stores the reply when its `end` is called without a `fault` in the
-chain. An **output guardrail** is such a tap too; an input guardrail is a step after `interpret`, before anything is held.
+The answer cache (`look_up`) stands between `admit` and whatever needs an engine: a hit skips the steps from there to `settle`. A miss that
+may be kept writes to a flight instead of its own exchange, which equal requests can join, and which records the reply.
+
+A capability that is still to come has its place here too: an **output guardrail** is a tap of the reply chain (`taps_for` in
+`gateway/http/edge/taps.py`), an input guardrail a step after `interpret`, before anything is held.
 
 The life of a process is `gateway/process/worker.py` (start) and `gateway/process/drain.py` (SIGTERM).
 """
@@ -30,6 +30,7 @@ from gateway.request.fallback import fall_back, release_hold
 from gateway.request.forward import forward
 from gateway.request.holds import OpenHold
 from gateway.request.interpret import interpret
+from gateway.request.look_up import keep, land, look_up
 from gateway.request.settle import defect, open_story, record, refuse, settle
 from gateway.rollouts.shadow import mirror
 
@@ -45,13 +46,19 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
             try:
                 ask, rule = look_ahead(ask, rule, grant, exchange, story, deps)  # 400, 503
                 ask, hold = await admit(caller, ask, rule, grant, story, deps)  # 400, 429
+                ask, to = await look_up(ask, rule, exchange, story, deps)  # answered from the cache, or 503 at last; 504
+                if to is None:
+                    break
                 if story.asked.dealt is not None:
                     mirror(ask, rule, exchange, story, deps)  # a copy for a canary in its shadow phase
-                placement = await choose(ask, rule, exchange, story, deps)  # 503; waits here where nobody has room
-                while not await forward(ask, placement, exchange, story, deps):  # 502, 503, 504; failing over before the first byte only
-                    placement = await choose_again(ask, placement, exchange, story, deps)  # it was preempted, or no engine could be reached
+                placement = await choose(ask, rule, to, story, deps)  # 503; waits here where nobody has room
+                while not await forward(ask, placement, to, story, deps):  # 502, 503, 504; failing over before the first byte only
+                    placement = await choose_again(ask, placement, to, story, deps)  # it was preempted, or no engine could be reached
+                await keep(ask, story, deps)
+                land(story, deps, None)
                 break
             except Fault as fault:
+                land(story, deps, fault)
                 ask, rule, story = fall_back(fault, grant, exchange, story, deps)  # the fault, where no other model may answer
                 await release_hold(hold, deps)
                 hold = None
@@ -60,6 +67,7 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours answers 500 and is logged, never hangs
         refuse(defect(error, story, deps), exchange, story, deps)
     finally:
+        land(story, deps, None)
         try:
             await settle(hold, story, deps)
         finally:

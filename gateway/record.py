@@ -179,6 +179,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The trace of the caller's `traceparent`."""
     gateway_id: str = ""
     """The gateway's own id of the whole request; empty where it is `request_id`."""
+    cache: str = ""
+    """What the answer cache did: `hit-exact`, `hit-partial`, `hit-semantic`, `miss`, or `bypass:` with the reason; empty without one."""
+    saved: Usage = NO_USAGE
+    """The usage of a hit's answer when it was made; `usage` is what the hit is charged for."""
+    saved_nanousd: int = 0
+    """What a hit would have cost more at an engine, at the price of now."""
 
     @property
     def own_id(self) -> str:

@@ -1,4 +1,4 @@
-"""The state of one request while it is under way, in five slices; closed into a Record.
+"""The state of one request while it is under way, in six slices; closed into a Record.
 
 Each slice has its own writers, and its name tells a reader which step has filled it:
 
@@ -6,6 +6,7 @@ Each slice has its own writers, and its name tells a reader which step has fille
 |---|---|---|
 | `asked` | `authenticate`, `interpret` and the ladder in `look_ahead` | every later step |
 | `placed` | `choose` and its wait; `pulled_back` by preemption, `returned` by `forward` | `forward`, reply headers, preemption |
+| `looked_up` | `look_up` | holds, reply headers, taps of the reply |
 | `tried` | `forward`, around its attempts | holds, reply headers, preemption |
 | `attempt` | one attempt, its relay and its judging tap; new for each attempt | the relay, the counters' beats, `forward` |
 | `settled` | `admit`, `refuse`, `settle`, `record` | reply headers, fallback |
@@ -16,7 +17,7 @@ The closed Record is the only thing that metrics, the access log, the ledger and
 from bisect import bisect_left
 from collections.abc import Callable
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -39,6 +40,10 @@ from routing.schedule import Route
 from tenancy.estimate import BYTES_PER_TOKEN
 from tenancy.fair_tier import QueuedRequest
 from tenancy.hold import LimitStatus
+
+if TYPE_CHECKING:
+    from gateway.answers.embeddings import KnownInputs
+    from gateway.answers.flights import SharedFlight
 
 MAX_AGENT_CHARS: Final = 256
 """Characters kept of a `user-agent`; those of SDKs have under 100."""
@@ -124,8 +129,48 @@ class PlacedFacts(msgspec.Struct):
     """Called with the final usage of a request that waited: the queue has charged its tenant an estimate."""
     pulled_back: bool = False
     """Whether the request was preempted, before any part of an answer, for a more urgent one."""
+    put_off: Fault | None = None
+    """The refusal for want of capacity that counts unless the cache has the answer."""
     returned: int = 0
     """The attempts before the request returned to the queue because no engine could be reached; 0 when it did not."""
+
+
+class CacheFacts(msgspec.Struct):
+    """The request's look-up in the answer cache. Written by `look_up`."""
+
+    status: str = ""
+    """`hit-exact`, `hit-partial`, `hit-semantic`, `miss`, or `bypass:` with the reason; empty where the policy has no cache."""
+    age_s: float = 0.0
+    """Seconds since the answer was made."""
+    similarity: float | None = None
+    """The similarity of the prompts, of a semantic hit."""
+    key: bytes = b""
+    """The key of the request; empty where its answer is not kept."""
+    owner: str = ""
+    """The tenant or sharing group that the answer belongs to."""
+    namespace: str = ""
+    ttl_s: float = 0.0
+    """How long the answer is kept, in seconds."""
+    flight: "SharedFlight | None" = None
+    """The flight that this request leads; None where it leads none."""
+    inputs: "KnownInputs | None" = None
+    """Of embeddings, the inputs and what the cache has of them."""
+    merge: "KnownInputs | None" = None
+    """The same, where the engine is asked for a part of the inputs."""
+    hit: Usage | None = None
+    """The usage that a hit is charged for; None for everything else."""
+    part: Usage | None = None
+    """The usage that the known inputs of a request for embeddings are charged for, beside that of its engine."""
+    saved: Usage | None = None
+    """The usage of the answer when it was made, of a hit."""
+    put_off: Fault | None = None
+    """The refusal that was put off until the cache had been asked, and has come after all."""
+    purges: int = 0
+    """The purges of the owner that had been heard of when the answer was looked up."""
+    saved_nanousd: int = 0
+    """What a hit would have cost more at an engine."""
+    rounds: int = 0
+    """Flights that ended without an answer for this request."""
 
 
 class TriedFacts(msgspec.Struct):
@@ -240,6 +285,7 @@ class Story(msgspec.Struct):
     """The caller's `traceparent`, where it is well formed."""
     asked: AskedFacts = msgspec.field(default_factory=AskedFacts)
     placed: PlacedFacts = msgspec.field(default_factory=PlacedFacts)
+    looked_up: CacheFacts = msgspec.field(default_factory=CacheFacts)
     tried: TriedFacts = msgspec.field(default_factory=TriedFacts)
     attempt: AttemptFacts = msgspec.field(default_factory=AttemptFacts)
     settled: SettledFacts = msgspec.field(default_factory=SettledFacts)
@@ -393,6 +439,9 @@ class Story(msgspec.Struct):
             self.user_agent[:MAX_AGENT_CHARS].decode("latin-1"),
             "" if self.traceparent is None else self.traceparent[3:35].decode("ascii"),
             (self.first or self).own_id,
+            self.looked_up.status,
+            self.looked_up.saved or NO_USAGE,
+            self.looked_up.saved_nanousd,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cache.policy import CachePolicy
 from domain.priority import CLASSES, Class
 from policies.caps import USUAL_CAPS, RequestCaps, caps_of, widest
 from policies.fallback import Fallback
@@ -96,6 +97,8 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     """The hosts from which images are fetched; None for none."""
     may_fetch_images: bool = False
     """Whether any project, model or rule fetches images, so that requests are read with URLs in them."""
+    cache: CachePolicy | None = None
+    """How answers are cached; None for not at all."""
     degrade: tuple[Step, ...] = ()
     """Steps of graceful degradation, before requests wait long or are refused for overload."""
     show_prices: bool = False

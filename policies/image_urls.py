@@ -4,6 +4,7 @@ Engines fetch such a URL themselves, from inside their network, so without this 
 of this list, and never from an address that is not public (`backends.reach.is_public`), whatever the host's name leads to.
 """
 
+import re
 from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints, field_validator
@@ -13,12 +14,22 @@ from domain.strict import Strict
 PORTS: Final = {"http": 80, "https": 443}
 """The schemes that images are fetched by, and their usual ports."""
 
-HostPattern = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(:[0-9]{1,5})?$", max_length=253
-    ),
-]
+_HOST: Final = re.compile(r"^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(:[0-9]{1,5})?$")
+MAX_SHOWN_CHARS: Final = 60
+
+HostPattern = Annotated[str, StringConstraints(pattern=_HOST.pattern, max_length=253)]
+
+
+def _wrong_with(host: str) -> str:
+    """What is wrong with a host, and what to write instead."""
+    name = host.partition("://")[2] if "://" in host else host
+    bare = name.partition("/")[0]
+    if bare != host:
+        instead = f", as {bare}" if _HOST.fullmatch(bare) else ""
+        return f"which has a scheme or a path; write a host name without scheme or path{instead}"
+    if host != host.lower() and _HOST.fullmatch(host.lower()):
+        return f"which has capital letters; write {host.lower()}"
+    return "which is no name of a host; write a name with a dot, as images.example.com or *.cdn.example.com"
 
 
 class ImageUrls(Strict):
@@ -33,6 +44,15 @@ class ImageUrls(Strict):
     max_bytes: int = Field(default=8 * 1024**2, ge=1024, le=64 * 1024**2, description="Size of one image.")
     max_images: int = Field(default=16, ge=1, le=128, description="Images of one request that are fetched.")
     within_s: float = Field(default=10.0, gt=0, le=60, description="Time for all images of one request.")
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _are_hosts(cls, hosts: object) -> object:
+        # before the patterns of the items, whose own message is the regular expression
+        for host in hosts if isinstance(hosts, list) else ():
+            if isinstance(host, str) and not _HOST.fullmatch(host):
+                raise ValueError(f"has {host[:MAX_SHOWN_CHARS]!r}, {_wrong_with(host)}")
+        return hosts
 
     @field_validator("hosts")
     @classmethod

@@ -19,6 +19,7 @@ MAX_STEPS: Final = 16
 """Steps of one ladder: more than any family of models has sizes."""
 
 REFUSE: Final = "refuse"
+CACHE_ONLY: Final = "cache_only"
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,256}$")]
 
@@ -50,7 +51,7 @@ class StepEntry(Strict):
         return self
 
 
-_Mark = Literal["queue", "refuse"]
+_Mark = Literal["queue", "refuse", "cache_only"]
 StepField: Any = Annotated[
     Annotated[_Mark, Tag("mark")] | Annotated[StepEntry, Tag("step")],
     Discriminator(lambda value: "mark" if isinstance(value, str) else "step"),
@@ -80,6 +81,8 @@ class Mark(Enum):
     """A request that may wait, waits here; the steps that follow are for requests that would be refused."""
     REFUSE = "refuse"
     """No request waits here."""
+    CACHE_ONLY = "cache_only"
+    """As `refuse`, and the answer cache is open to a tenant whose tokens or money are spent."""
 
 
 Step = Trim | Smaller | Mark
@@ -119,9 +122,12 @@ def ladder_problems(located: Located, above: Path_, known: Collection[str], sugg
     already_replaced: set[str] = set()
     for i in range(len(steps) if isinstance(steps, list) else 0):
         at = (*above, "degrade", i)
-        if i and located.value(*above, "degrade", i - 1) == REFUSE:
-            yield located.problem(at, "comes after refuse, where nobody goes on", "remove it, or put refuse last")
+        before = located.value(*above, "degrade", i - 1) if i else None
+        if before in (REFUSE, CACHE_ONLY):
+            yield located.problem(at, f"comes after {before}, where nobody goes on", f"remove it, or put {before} last")
             return
+        if steps[i] == CACHE_ONLY and located.value(*above, "cache") is None:
+            yield located.problem(at, "asks a cache, and there is none here", "write cache: {} beside degrade, or refuse in its place")
         model = located.value(*at, "model")
         of = located.value(*at, "of")
         replaced = [(j, name) for j, name in enumerate(of) if isinstance(name, str)] if isinstance(of, list) else []

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from cache.policy import CachePolicy
 from domain.strict import Strict
 from policies.caps import USUAL_CAPS, RequestCaps
 from policies.conditions import ConditionError, condition
@@ -139,7 +140,8 @@ class Treatment(Strict):
         json_schema_extra={"default": []},
         max_length=MAX_STEPS,
         description="Degradation ladder: steps that are applied in this order before a request waits long or is refused for overload: "
-        "`{trim_output_tokens: 256}`, `{model: NAME}`, each with `after_s`; `queue`, `refuse`. See docs/explanation/overload.md.",
+        "`{trim_output_tokens: 256}`, `{model: NAME}`, each with `after_s`; `queue`, `refuse`, `cache_only`. See "
+        "docs/explanation/overload.md.",
     )
     parameters: ParametersField | None = Field(
         default=None,
@@ -154,6 +156,10 @@ class Treatment(Strict):
         default=None,
         description="Hosts from which the gateway fetches images that chats name by `http` or `https` URL; inherited as a whole. Null: "
         "such URLs are refused. See docs/reference/policies.md.",
+    )
+    cache: CachePolicy | None = Field(
+        default=None,
+        description="Whether and how answers are cached; inherited as a whole. Null: never. See docs/reference/cache.md.",
     )
     expose_headers: bool = Field(
         default=False,

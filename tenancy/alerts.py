@@ -62,8 +62,8 @@ class AlertStore(Protocol):
         """Write how a try has ended."""
         ...
 
-    async def rearm(self, alert_ids: Collection[str]) -> None:
-        """Forget alerts of rolling windows whose usage has fallen again."""
+    async def rearm(self, alert_ids: Collection[str]) -> set[str]:
+        """Forget alerts of rolling windows whose usage has fallen again; returns those that stay because they are still to be posted."""
         ...
 
     async def newest(self, limit: int, limit_id_begins: str = "") -> list[BudgetAlert]:

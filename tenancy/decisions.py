@@ -15,7 +15,7 @@ _OF_ALL_TENANTS = frozenset((Level.GLOBAL, Level.MODEL))
 """Levels whose limits are used up by all tenants together."""
 
 Ends = Mapping[int, int]
-"""By kind, the end of the period around now; 0 where it never ends."""
+"""By kind, the end of the period around now, or of the time for which usage of now counts; 0 where it never ends."""
 
 
 def limit_statuses(
@@ -47,11 +47,20 @@ def over_soft_limit(statuses: Sequence[LimitStatus]) -> bool:
     return False
 
 
-def refusal(plan: CompiledGroup, vector: Sequence[int], heres: Sequence[int], now_us: int, ends_us: Ends) -> Refused:
-    """The refusal of a decision at `heres`: of the lines that refuse, the one whose refusal lasts longest."""
+def refusal(
+    plan: CompiledGroup, vector: Sequence[int], heres: Sequence[int], now_us: int, ends_us: Ends, fits_us: Sequence[int] = ()
+) -> Refused:
+    """The refusal of a decision at `heres`: of the lines that refuse, the one whose refusal lasts longest.
+
+    Args:
+        fits_us: of each rolling window, the last lines of a plan, when it has room for the request; without them, when usage of now ends to
+            count, which is later.
+    """
     whys = []
-    for line, here in zip(plan.lines, heres, strict=True):
-        why = _why(line, vector[line.meter], here, now_us, ends_us)
+    rolling_from = len(plan.lines) - len(fits_us)
+    for place, (line, here) in enumerate(zip(plan.lines, heres, strict=True)):
+        end_us = fits_us[place - rolling_from] if place >= rolling_from else 0 if line.kind == RATE else ends_us[line.kind]
+        why = _why(line, vector[line.meter], here, now_us, end_us)
         if why is not None:
             whys.append((why, line, here))
     (lasts, wait_us), line, here = max(whys, key=lambda refusing: refusing[0])
@@ -70,9 +79,11 @@ def line_states(plan: CompiledGroup, counted: Sequence[tuple[int, int]], now_us:
     return states
 
 
-def _why(line: CompiledLimit, n: int, here: int, now_us: int, ends_us: Ends) -> tuple[int, int] | None:
+def _why(line: CompiledLimit, n: int, here: int, now_us: int, end_us: int) -> tuple[int, int] | None:
     if not line.amount or n > (line.burst if line.kind == RATE else line.amount):
         return _NEVER, 0
+    if not n and line.kind != NOW:
+        return None
     if line.kind == RATE:
         over_us = here + cost_us(n, line.amount) - line.burst_us
         return (_WAIT, over_us) if over_us > 0 else None
@@ -80,7 +91,7 @@ def _why(line: CompiledLimit, n: int, here: int, now_us: int, ends_us: Ends) -> 
         return None
     if line.kind == NOW:
         return _SLOT, 0
-    return (_SPENT, 0) if line.kind == EVER else (_WAIT, ends_us[line.kind] - now_us)
+    return (_SPENT, 0) if line.kind == EVER else (_WAIT, end_us - now_us)
 
 
 def _crossed(line: CompiledLimit, n: int, remaining: int, after_us: int) -> bool:

@@ -15,7 +15,7 @@ from domain.identity import KeyId, ProjectId, TenantId
 from tenancy.accounts import Contents, Organisation, Project, Tenant
 from tenancy.grant import Grant, Holder, OfUsers
 from tenancy.keys import Digest, KeyRecord, KeyRing, Pepper, digest_of
-from tenancy.limits import Group, Level, Limit, LimitLine, Scope, Window, line_of
+from tenancy.limits import Group, Level, Limit, LimitLine, Rolling, Scope, Window, line_of
 from tenancy.prices import PriceBook
 from tenancy.rights import Rights, combined
 
@@ -114,7 +114,7 @@ class Directory:
         for scope, limits in self._limits.items():
             tag = self._tag(scope)
             if tag is not None:
-                yield from ((tag, limit) for limit in limits if limit.window in CALENDAR)
+                yield from ((tag, limit) for limit in limits if limit.window in CALENDAR or isinstance(limit.window, Rolling))
 
     def _tag(self, scope: Scope) -> str | None:
         if scope.level in (Level.TENANT, Level.PROJECT, Level.USER):

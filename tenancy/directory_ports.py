@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from domain.identity import KeyId, ProjectId, TenantId
 from tenancy.accounts import Contents, DirectoryBounds, LimitRecord, Organisation, Project, Tenant
 from tenancy.keys import KeyRecord
-from tenancy.limits import Limit, Meter, Scope, Window
+from tenancy.limits import Limit, LimitWindow, Meter, Scope
 from tenancy.prices import Price
 
 Within = TenantId | None
@@ -173,7 +173,7 @@ class LimitStore(Protocol):
         """Up to `limit` limits by `tenancy.limits.state_key`, those after `after`."""
         ...
 
-    async def get(self, within: Within, scope: Scope, meter: Meter, window: Window) -> LimitRecord:
+    async def get(self, within: Within, scope: Scope, meter: Meter, window: LimitWindow) -> LimitRecord:
         """The limit of this scope, meter and window. Raises NotFound."""
         ...
 
@@ -182,7 +182,7 @@ class LimitStore(Protocol):
         with `raised_to`. Raises NotFound for an unknown scope, Conflict."""
         ...
 
-    async def remove(self, within: Within, scope: Scope, meter: Meter, window: Window, version: int) -> None:
+    async def remove(self, within: Within, scope: Scope, meter: Meter, window: LimitWindow, version: int) -> None:
         """Remove a limit. Raises NotFound, Conflict."""
         ...
 

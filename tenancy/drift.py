@@ -16,16 +16,20 @@ from typing import Final
 import msgspec
 
 from tenancy.grant import digest_of_label
-from tenancy.limits import Amounts, Level, Limit, Window, counter_key
-from tenancy.periods import period_around
-from tenancy.rates import Calendar, kind_of
+from tenancy.limits import Amounts, Level, Limit, LimitWindow, Rolling, Window, counter_key
+from tenancy.periods import HOUR_S, period_around
+from tenancy.rates import HOURS_A_DAY, Calendar, kind_of
 from tenancy.seeds import Seed
 from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, Spent, UsageEvent, day_of, first_of_month
 
 TOLERATED: Final = 0.005
 """Difference between counter and ledger that is tolerated, as a share of the amount (reliability research, 4.5)."""
 
-Question = tuple[Level, Window, str]
+HOURS_COMPARED: Final = 3
+"""Hours of a rolling window that are compared with the ledger, up to this one: the amounts of older hours do not change any more, but by
+requests that run for hours. All of them are set when counters are lost."""
+
+Question = tuple[Level, LimitWindow, str]
 """The level, window and time zone of limits."""
 Asked = dict[Question, dict[str, list[tuple[str, Limit]]]]
 """The questions to the ledger: by level, window and time zone, then by the scope's name, the limits with their tags."""
@@ -38,13 +42,23 @@ class Today(msgspec.Struct, frozen=True):
 
     now_s: int
     calendar: Calendar
+    newest_hours: int | None = None
+    """Hours of rolling windows that are asked for; None for all."""
 
-    def period(self, window: Window, zone: str = "") -> int:
+    def period(self, window: LimitWindow, zone: str = "") -> int:
         """The number of the period (`tenancy.rates.Calendar.periods`)."""
         return self.calendar.periods[kind_of(window, zone)]
 
-    def begins_s(self, window: Window, zone: str = "") -> int | None:
+    def hours(self, window: Rolling) -> range:
+        """The hours of a rolling window that are asked for, since 1970."""
+        now = self.now_s // HOUR_S
+        most = HOURS_A_DAY * window.days + 1
+        return range(now + 1 - (most if self.newest_hours is None else min(self.newest_hours, most)), now + 1)
+
+    def begins_s(self, window: LimitWindow, zone: str = "") -> int | None:
         """When the period began, in seconds since 1970; None where it never did."""
+        if isinstance(window, Rolling):
+            return self.hours(window).start * HOUR_S
         return None if window is Window.EVER else period_around(window, zone, self.now_s)[0]
 
     @property
@@ -53,11 +67,11 @@ class Today(msgspec.Struct, frozen=True):
         return first_of_month(first_of_month(day_of(self.now_s * 1000)) - dt.timedelta(days=1))
 
 
-def today_at(now_unix: float) -> Today:
-    """The periods around a moment."""
+def today_at(now_unix: float, newest_hours: int | None = None) -> Today:
+    """The periods around a moment, and so many hours of rolling windows; None for all."""
     calendar = Calendar()
     calendar.turn_to(int(now_unix * 1e6))
-    return Today(int(now_unix), calendar)
+    return Today(int(now_unix), calendar, newest_hours)
 
 
 def asked_of(limits: Iterable[tuple[str, Limit]]) -> Asked:
@@ -73,6 +87,9 @@ def figures_of(asked: Asked, answers: Mapping[Question, Iterable[Spent]], today:
     figures: Figures = defaultdict(list)
     for question, by_name in asked.items():
         level, window, zone = question
+        if isinstance(window, Rolling):
+            _add_hours(figures, level, window, by_name, answers[question], today)
+            continue
         period = today.period(window, zone)
         unused = dict(by_name)
         for spent in answers[question]:
@@ -88,6 +105,19 @@ def figures_of(asked: Asked, answers: Mapping[Question, Iterable[Spent]], today:
             for tag, limit in limits:
                 figures[tag].append(Seed(counter_key(limit), window, period, 0, zone=zone))
     return figures
+
+
+def _add_hours(
+    figures: Figures, level: Level, window: Rolling, by_name: Mapping[str, list[tuple[str, Limit]]], answer: Iterable[Spent], today: Today
+) -> None:
+    """Add the ledger's amount for each hour of rolling windows; an hour without usage only where hours are compared."""
+    unused = {(name, hour) for name in by_name for hour in today.hours(window)} if today.newest_hours is not None else set()
+    nothing = [Spent(name, "", Amounts(requests=0), hour) for name, hour in sorted(unused - {(spent.name, spent.hour) for spent in answer})]
+    for spent in [*answer, *(nothing if level is not Level.USER else ())]:
+        vector = spent.amounts.vector()
+        label = digest_of_label(spent.label) if spent.label else ""
+        for tag, limit in by_name.get(spent.name, ()):
+            figures[tag].append(Seed(counter_key(limit, label), window, spent.hour, vector[limit.meter]))
 
 
 class CounterComparison(msgspec.Struct, frozen=True, gc=False):
@@ -122,20 +152,21 @@ def judged(before: CounterComparison | None, now: CounterComparison) -> Drift | 
     return None
 
 
-def spent_in(events: Iterable[UsageEvent], level: Level, since_s: int | None) -> list[Spent]:
+def spent_in(events: Iterable[UsageEvent], level: Level, since_s: int | None, *, per_hour: bool = False) -> list[Spent]:
     """The sums of events since a moment that the ledger does not have yet, in the form of the ledger's answer."""
-    sums: dict[tuple[str, str], list[int]] = {}
+    sums: dict[tuple[str, str, int], list[int]] = {}
     for event in events:
         if since_s is not None and event.at_unix_ms < since_s * 1000:
             continue
         free = event.closing == FREE_CLOSING and event.outcome in FREE_OUTCOMES
         usage = event.usage
         numbers = (usage.prompt_tokens, usage.completion_tokens, event.units, event.cost_nanousd, 0 if free else 1)
+        hour = event.at_unix_ms // (HOUR_S * 1000) if per_hour else 0
         for place in _places(event, level):
-            total = sums.setdefault(place, [0, 0, 0, 0, 0])
+            total = sums.setdefault((*place, hour), [0, 0, 0, 0, 0])
             for n, number in enumerate(numbers):
                 total[n] += number
-    return [Spent(name, label, Amounts(*total)) for (name, label), total in sums.items()]
+    return [Spent(name, label, Amounts(*total), hour) for (name, label, hour), total in sums.items()]
 
 
 def _places(event: UsageEvent, level: Level) -> list[tuple[str, str]]:
@@ -156,11 +187,11 @@ def _places(event: UsageEvent, level: Level) -> list[tuple[str, str]]:
 
 def added(some: Iterable[Spent], more: Iterable[Spent]) -> list[Spent]:
     """The sum of two answers to one question about different days."""
-    by_scope = {(spent.name, spent.label): spent for spent in some}
+    by_scope = {(spent.name, spent.label, spent.hour): spent for spent in some}
     for spent in more:
-        was = by_scope.get((spent.name, spent.label))
+        was = by_scope.get((spent.name, spent.label, spent.hour))
         if was is not None:
             sums = {name: getattr(was.amounts, name) + getattr(spent.amounts, name) for name in Amounts.__struct_fields__}
-            spent = Spent(spent.name, spent.label, Amounts(**sums))
-        by_scope[spent.name, spent.label] = spent
+            spent = Spent(spent.name, spent.label, Amounts(**sums), spent.hour)
+        by_scope[spent.name, spent.label, spent.hour] = spent
     return list(by_scope.values())

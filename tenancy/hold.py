@@ -21,7 +21,7 @@ LEASE_S: Final = 15.0
 BEAT_S: Final = 5.0
 """Interval between heartbeats; two may be lost."""
 
-Word = Literal["settle", "estimate", "release"]
+Word = Literal["settle", "estimate", "release", "hit"]
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -104,6 +104,11 @@ def settled(usage: Usage) -> Closing:
 def estimated(usage: Usage) -> Closing:
     """Close with what the gateway counted itself, where the engine reported nothing."""
     return Closing("estimate", usage)
+
+
+def hit(usage: Usage) -> Closing:
+    """Close with the part of a kept answer's usage that the policy charges for a hit."""
+    return Closing("hit", usage)
 
 
 RELEASED: Final = Closing("release", NO_USAGE)

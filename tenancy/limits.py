@@ -1,9 +1,11 @@
 """Limits: meters, scopes and windows, and how one limit is counted. Pure values; `tenancy.quota` decides on many limits together.
 
 Three algorithms (a generic cell rate for rates, a counter per calendar period, a gauge for what is open now) work on one
-integer of state each, so that a Lua twin can do the same arithmetic: every intermediate stays below 2**53.
+integer of state each, and a fourth (rolling windows) on one integer per hour, so that a Lua twin can do the same arithmetic: every
+intermediate stays below 2**53.
 """
 
+import re
 from difflib import get_close_matches
 from enum import Enum, IntEnum
 from functools import lru_cache
@@ -102,6 +104,46 @@ class Window(Enum):
     EVER = "ever"
 
 
+MAX_ROLLING_DAYS: Final = 366
+ROLLING_FORM: Final = "rolling-Nd"
+"""How a rolling window is written, with its number of days for `N`."""
+_ROLLING: Final = re.compile(r"rolling-([1-9][0-9]{0,2})d")
+
+
+class Rolling(msgspec.Struct, frozen=True):
+    """Any `days` days on end: usage counts for that time, in steps of an hour. In the place of a `Window`."""
+
+    days: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.days <= MAX_ROLLING_DAYS:
+            raise ValueError(f"rolling-{self.days}d: a rolling window has 1 to {MAX_ROLLING_DAYS} days")
+
+    @property
+    def value(self) -> str:
+        """The window's name, as `Window.value`."""
+        return f"rolling-{self.days}d"
+
+
+LimitWindow = Window | Rolling
+
+
+def window_named(written: str) -> LimitWindow:
+    """The window of a name, `month` or `rolling-30d`.
+
+    Raises:
+        ValueError: there is no such window.
+    """
+    if (rolling := _ROLLING.fullmatch(written)) is not None:
+        return Rolling(int(rolling[1]))
+    return Window(written)
+
+
+def window_words() -> list[str]:
+    """The names of windows, for messages."""
+    return [*(window.value for window in Window), f"{ROLLING_FORM} (N from 1 to {MAX_ROLLING_DAYS})"]
+
+
 ZONED: Final = frozenset({Window.DAY, Window.WEEK, Window.MONTH})
 """Windows that a time zone can be set for."""
 UTC: Final = "UTC"
@@ -165,7 +207,7 @@ class Limit(msgspec.Struct, frozen=True):
 
     scope: Scope
     meter: Meter
-    window: Window
+    window: LimitWindow
     amount: int
     burst: int | None = None
     """For `MINUTE`: how much may come at once after a quiet time; None for `amount`, so that any window of a minute admits at
@@ -182,7 +224,7 @@ class Limit(msgspec.Struct, frozen=True):
         if (self.meter is Meter.CONCURRENT_REQUESTS) is not (self.window is Window.NOW):
             raise ValueError("concurrent requests are limited now, and nothing else is")
         if self.window is Window.MINUTE and self.meter is Meter.COST_NANOUSD:
-            raise ValueError("money is limited per hour, day, week or month, or for ever")
+            raise ValueError("money is limited per hour, day, week or month, over rolling days, or for ever")
         top = MAX_RATE if self.window in (Window.MINUTE, Window.NOW) else MAX_AMOUNT
         for name in ("amount", "burst", "soft", "raised_to"):
             value = getattr(self, name)
@@ -257,7 +299,7 @@ class LimitLine(msgspec.Struct, frozen=True):
 
     key: str
     meter: int
-    window: Window
+    window: LimitWindow
     amount: int
     """The threshold in force."""
     burst: int
@@ -289,14 +331,14 @@ def bits(*meters: Meter) -> int:
     return sum(1 << meter for meter in set(meters))
 
 
-def state_key(scope: Scope, meter: Meter, window: Window, label: str = "") -> str:
+def state_key(scope: Scope, meter: Meter, window: LimitWindow, label: str = "") -> str:
     """The name of a limit's state: `level:name:meter:window`, and for one end user the digest of the label behind it. Counter stores
     and databases keep it, so it has the internal name of the meter (`cost_nanousd`); people see `public_id`."""
     own = f"{scope.level.value}:{scope.name}:{meter.name.lower()}:{window.value}"
     return f"{own}:{label}" if label else own
 
 
-def public_id(scope: Scope, meter: Meter, window: Window) -> str:
+def public_id(scope: Scope, meter: Meter, window: LimitWindow) -> str:
     """The public id of a limit, `level:name:meter:window`: as `state_key`, but with the meter's public name."""
     return f"{scope.level.value}:{scope.name}:{meter_name(meter)}:{window.value}"
 

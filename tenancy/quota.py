@@ -26,6 +26,8 @@ from tenancy.expiry import EndUsers, Forgetting
 from tenancy.hold import LEASE_S, Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
 from tenancy.limits import MINUTE_US, MOST_LABELS, Amounts, Group
 from tenancy.rates import (
+    HOUR_US,
+    HOURS_A_DAY,
     MAX_AHEAD_US,
     MAX_COUNT,
     NOW,
@@ -35,8 +37,10 @@ from tenancy.rates import (
     CompiledLimit,
     Prepared,
     cost_us,
+    days_of,
     shared_plan,
 )
+from tenancy.rolling import RollingWindow
 from tenancy.seeds import Seed
 
 LEASE_US: Final = int(LEASE_S * 1_000_000)
@@ -63,6 +67,8 @@ class _Record(msgspec.Struct, eq=False):
     vector: Vector
     delivered: Vector
     """Usage that the last heartbeat reported as delivered; before the first one only the request itself."""
+    hour: int
+    """The hour it was opened in: rolling windows count it there."""
     until_us: int
     """The end of its lease; once it is reaped, the end of the time for which it is remembered."""
     phase: int = _OPEN
@@ -76,7 +82,20 @@ class TagCounters:
         forgetting: shared by all tags, so that a tag's settled holds are forgotten by the next decision on any tag.
     """
 
-    __slots__ = ("_calendar", "_cells", "_forgetting", "_gauges", "_open", "_tats", "_unswept", "due_us", "records", "settled", "users")
+    __slots__ = (
+        "_calendar",
+        "_cells",
+        "_forgetting",
+        "_gauges",
+        "_open",
+        "_rolling",
+        "_tats",
+        "_unswept",
+        "due_us",
+        "records",
+        "settled",
+        "users",
+    )
 
     def __init__(self, calendar: Calendar, forgetting: Forgetting) -> None:
         self._calendar = calendar
@@ -85,6 +104,7 @@ class TagCounters:
         self._cells: dict[str, list[int]] = {}
         """By key of a calendar line: the period, the settled amount, the held amount."""
         self._gauges: dict[str, int] = {}
+        self._rolling: dict[str, RollingWindow] = {}
         self.records: dict[str, _Record] = {}
         """Open and reaped holds, by id."""
         self._open: dict[str, _Record] = {}
@@ -115,7 +135,7 @@ class TagCounters:
             tat = state(key)
             if tat is not None and tat > now_us:
                 after += tat - now_us
-            if after > burst_us:
+            if after > burst_us and n:  # whatever asks for nothing of a meter passes its limit, an overdrawn one too
                 return None
             afters.append(after)
         periods = self._calendar.periods
@@ -125,13 +145,22 @@ class TagCounters:
             cell = state_of(key)
             if cell is not None and cell[0] == periods[kind]:
                 after += cell[1] + cell[2]
-            if after > amount or not amount:
+            if (after > amount and vector[meter]) or not amount:
                 return None
             afters.append(after)
         count = self._gauges.get
         for key, amount in plan.gauges:
             after = count(key, 0) + 1
             if after > amount:
+                return None
+            afters.append(after)
+        for _, meter, key, amount in plan.rolling:
+            after = vector[meter]
+            window = self._rolling.get(key)
+            if window is not None:
+                window.turn_to(now_us // HOUR_US)
+                after += window.settled + window.held
+            if (after > amount and vector[meter]) or not amount:
                 return None
             afters.append(after)
         return afters
@@ -157,13 +186,16 @@ class TagCounters:
         for key, _ in plan.gauges:
             gauges[key] = afters[at]
             at += 1
+        hour = now_us // HOUR_US
+        for days, meter, key, _ in plan.rolling:
+            self._window_now(key, days, now_us).move(hour, hour, (0, 0), (0, vector[meter]))
         delivered = (vector[0], 0, 0, 0, 0, 0, 0)
-        self.records[hold_id] = self._open[hold_id] = _Record(plan, cells, vector, delivered, now_us + LEASE_US)
+        self.records[hold_id] = self._open[hold_id] = _Record(plan, cells, vector, delivered, hour, now_us + LEASE_US)
 
     def beat(self, hold_id: str, plan: CompiledGroup, delivered: Vector, at_most: Vector, now_us: int) -> None:
         """Extend the lease of a hold and hold `at_most` for it; open it again when it is reaped or unknown."""
         if not self.knows(hold_id, now_us):
-            record = _Record(plan, self._cells_now(plan, now_us), NOTHING, NOTHING, now_us + LEASE_US)
+            record = _Record(plan, self._cells_now(plan, now_us), NOTHING, NOTHING, now_us // HOUR_US, now_us + LEASE_US)
             self._move(record, at_most, _REAPED, _OPEN, now_us)
         elif hold_id in self.records:
             record = self.records[hold_id]
@@ -208,13 +240,15 @@ class TagCounters:
         return len(expired)
 
     def seed(self, kind: int, seed: Seed, now_us: int) -> int | None:
-        """Set the settled amount of a calendar counter as `tenancy.seeds.Seed` says; returns the amount after it, None where the
-        seed is for another period than the current one."""
+        """Set the settled amount of a calendar counter, or of one hour of a rolling window, as `tenancy.seeds.Seed` says; returns the
+        amount after it, None where the seed is for another period than the current one, or for an hour outside of the window."""
+        if days := days_of(kind):
+            return self._seed_hour(days, seed, now_us)
         if seed.period != self._calendar.periods[kind]:
             return None
         cell = self._cells.get(seed.key)
         had = cell[_COUNTED] if cell is not None and cell[0] == seed.period else 0
-        new = max(had, seed.settled) if seed.instead_of is None else seed.settled if seed.instead_of == had else had
+        new = seed.instead(had)
         if new == had:
             return had
         if cell is None or cell[0] != seed.period:
@@ -222,18 +256,46 @@ class TagCounters:
         cell[_COUNTED] = min(new, MAX_COUNT)
         return cell[_COUNTED]
 
+    def _seed_hour(self, days: int, seed: Seed, now_us: int) -> int | None:
+        hour = now_us // HOUR_US
+        if not hour - HOURS_A_DAY * days <= seed.period <= hour:
+            return None
+        window = self._rolling.get(seed.key)
+        had = window.settled_of(seed.period) if window is not None else 0
+        new = seed.instead(had)
+        if new == had:
+            return had
+        window = self._window_now(seed.key, days, now_us)
+        window.move(seed.period, hour, (had, new), (0, 0))
+        return window.settled_of(seed.period)
+
     def counted(self, line: CompiledLimit, now_us: int) -> tuple[int, int]:
         """How a line is used: settled and held amount of a counter, 0 and held of a gauge; microseconds ahead and 0 of a rate."""
         if line.kind == RATE:
             return max(self._tats.get(line.key, 0) - now_us, 0), 0
         if line.kind == NOW:
             return 0, self._gauges.get(line.key, 0)
+        if days_of(line.kind):
+            window = self._rolling.get(line.key)
+            if window is None:
+                return 0, 0
+            window.turn_to(now_us // HOUR_US)
+            return window.settled, window.held
         cell = self._cells.get(line.key)
         return (cell[1], cell[2]) if cell is not None and cell[0] == self._calendar.periods[line.kind] else (0, 0)
 
     def positions(self, plan: CompiledGroup, now_us: int) -> list[int]:
         """Where each line of a plan stands: microseconds ahead for a rate, else the settled and held amounts together."""
         return [sum(self.counted(line, now_us)) for line in plan.lines]
+
+    def fits_us(self, plan: CompiledGroup, vector: Vector, now_us: int) -> list[int]:
+        """When each rolling window of a plan has room for `vector`; 0 for now, and where it never has. Comes after `positions`."""
+        times_us: list[int] = []
+        for _, meter, key, amount in plan.rolling:
+            window = self._rolling.get(key)
+            n = vector[meter]
+            times_us.append(window.fits_at(n, amount) * HOUR_US if window is not None and n <= amount else 0)
+        return times_us
 
     def _move(self, record: _Record, new: Vector, before: int, after: int, now_us: int) -> None:
         """Put `new` in the place of what is counted for a hold. Amounts of an open hold are held, those of every other are settled."""
@@ -260,6 +322,11 @@ class TagCounters:
             cell[away] = rest if rest > 0 else 0  # a correction may have taken it away already
             count = cell[to] + new[meter]
             cell[to] = count if count < MAX_COUNT else MAX_COUNT
+        for days, meter, key, _ in record.plan.rolling:
+            was, n = old[meter], new[meter]
+            settled = (0 if before == _OPEN else was, 0 if after == _OPEN else n)
+            held = (was if before == _OPEN else 0, n if after == _OPEN else 0)
+            self._window_now(key, days, now_us).move(record.hour, now_us // HOUR_US, settled, held)
         if before != after and (before == _OPEN or after == _OPEN):
             step = 1 if after == _OPEN else -1
             gauges = self._gauges
@@ -281,6 +348,15 @@ class TagCounters:
         cell = self._cells[key] = [period, 0, 0]
         return cell
 
+    def _window_now(self, key: str, days: int, now_us: int) -> RollingWindow:
+        hour = now_us // HOUR_US
+        window = self._rolling.get(key)
+        if window is None:
+            self._sweep(now_us)
+            window = self._rolling[key] = RollingWindow(days, hour)
+        window.turn_to(hour)
+        return window
+
     def _forget(self, hold_id: str, until_us: int) -> None:
         """Forget a reaped hold, unless a heartbeat has opened it again or it was reaped anew since."""
         record = self.records.get(hold_id)
@@ -290,7 +366,7 @@ class TagCounters:
     def _sweep(self, now_us: int) -> None:
         """Check two older entries for each new one, so that entries no longer needed never outnumber the others for long."""
         if not self._unswept:
-            self._unswept = [*self._tats, *self._cells, *self._gauges]
+            self._unswept = [*self._tats, *self._cells, *self._gauges, *self._rolling]
         for _ in range(min(2, len(self._unswept))):
             key = self._unswept.pop()
             if self._tats.get(key, now_us) < now_us:
@@ -299,6 +375,10 @@ class TagCounters:
                 del self._cells[key]
             elif not self._gauges.get(key, 1):
                 del self._gauges[key]
+            elif (window := self._rolling.get(key)) is not None:
+                window.turn_to(now_us // HOUR_US)
+                if not len(window):
+                    del self._rolling[key]
 
 
 class Quota:
@@ -345,7 +425,8 @@ class Quota:
             if not known:
                 afters = counters.decide(plan, vector, now_us)
                 if afters is None:
-                    return refusal(plan, vector, counters.positions(plan, now_us), now_us, ends_us)
+                    fits_us = counters.fits_us(plan, vector, now_us) if plan.rolling else ()
+                    return refusal(plan, vector, counters.positions(plan, now_us), now_us, ends_us, fits_us)
             decided.append((counters, plan, afters))
         statuses: tuple[LimitStatus, ...] = ()
         for counters, plan, afters in decided:

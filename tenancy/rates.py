@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tenancy.grant import digest_of_label
-from tenancy.limits import MAX_RATE, MINUTE_US, OTHER_LABEL, Group, LimitLine, Window
+from tenancy.limits import MAX_RATE, MINUTE_US, OTHER_LABEL, Group, LimitLine, LimitWindow, Rolling, Window
 from tenancy.periods import QUARTER_S, period_around
 
 DAY_US: Final = 86_400_000_000
@@ -38,9 +38,10 @@ KINDS: Final = {
     Window.HOUR: HOUR,
     Window.WEEK: WEEK,
 }
-"""Kinds of limits without a time zone, by window. Windows with a zone have the kinds from `len(KINDS)` on (`kind_of`)."""
+"""Kinds of limits without a time zone, by window. Windows with a zone and rolling ones have the kinds from `len(KINDS)` on (`kind_of`)."""
 
 HOUR_US: Final = 3_600_000_000
+HOURS_A_DAY: Final = 24
 KEPT_US: Final = {
     Window.MINUTE: HOUR_US,
     Window.HOUR: HOUR_US,
@@ -52,6 +53,16 @@ KEPT_US: Final = {
 }
 """How long after a request an end user counts towards the bound on its tenant's end users, by the windows of its limits: as long as its
 state may matter; an hour longer where a time zone is set, whose clocks may go back."""
+
+
+def kept_us(line: LimitLine) -> int:
+    """As `KEPT_US`, of one line."""
+    window = line.window
+    if isinstance(window, Rolling):
+        return leaves_us(0, window.days)
+    return KEPT_US[window] + (HOUR_US if line.limit.zone else 0)
+
+
 OTHERS: Final = digest_of_label(OTHER_LABEL)
 """Digest of the label that all end users beyond the bound share."""
 
@@ -72,8 +83,8 @@ class CompiledLimit(NamedTuple):
 
 
 class CompiledGroup(NamedTuple):
-    """A group, compiled: its lines in the order they are counted in (rates, calendar counters, gauges), and what counting needs of
-    each."""
+    """A group, compiled: its lines in the order they are counted in (rates, calendar counters, gauges, rolling windows), and what counting
+    needs of each."""
 
     lines: tuple[CompiledLimit, ...]
     rates: tuple[tuple[int, str, int, int, int, int], ...]
@@ -82,30 +93,41 @@ class CompiledGroup(NamedTuple):
     """Kind, meter, key, amount."""
     gauges: tuple[tuple[str, int], ...]
     """Key, amount."""
+    rolling: tuple[tuple[int, int, str, int], ...] = ()
+    """Days, meter, key, amount. The last lines of a plan."""
     label: str = ""
     """Digest of the end user whose lines are among them, with keys that end in it; empty for none."""
     keep_us: int = 0
     """How long that end user counts towards the bound on its tenant's end users."""
 
 
-_zoned: list[tuple[Window, str]] = []
-"""Windows and time zones by kind, from `len(KINDS)` on: as many as limits of this process ever named, at most three for each zone."""
-_kinds: dict[tuple[Window, str], int] = {(window, ""): kind for window, kind in KINDS.items()}
+_further: list[tuple[LimitWindow, str]] = []
+"""Windows and time zones by kind, from `len(KINDS)` on: as many as limits of this process ever named, at most three for each zone and one
+for each number of rolling days."""
+_kinds: dict[tuple[LimitWindow, str], int] = {(window, ""): kind for window, kind in KINDS.items()}
 
 
-def kind_of(window: Window, zone: str = "") -> int:
+def kind_of(window: LimitWindow, zone: str = "") -> int:
     """The kind of a limit: a number that stands for its window and time zone in this process."""
     kind = _kinds.get((window, zone))
     if kind is None:
-        kind = _kinds[window, zone] = len(KINDS) + len(_zoned)
-        _zoned.append((window, zone))
+        kind = _kinds[window, zone] = len(KINDS) + len(_further)
+        _further.append((window, zone))
     return kind
 
 
 def is_dated(kind: int) -> bool:
     """Whether periods of a kind are named by their end, in seconds since 1970: hours, weeks, and everything in a time zone. Days and
     months in UTC have running numbers."""
-    return kind > NOW
+    return kind > NOW and not days_of(kind)
+
+
+def days_of(kind: int) -> int:
+    """The days of a rolling window; 0 for every other kind."""
+    if kind < len(KINDS):
+        return 0
+    window = _further[kind - len(KINDS)][0]
+    return window.days if isinstance(window, Rolling) else 0
 
 
 def cost_us(n: int, amount: int) -> int:
@@ -140,14 +162,19 @@ def compile_line(line: LimitLine) -> CompiledLimit:
     )
 
 
+def _has_period(kind: int) -> bool:
+    return kind not in (RATE, NOW) and not days_of(kind)
+
+
 def compile_group(lines: Iterable[CompiledLimit]) -> CompiledGroup:
     """Put compiled lines in the order they are counted in."""
-    ordered = sorted(lines, key=lambda line: (line.kind == NOW, line.kind))
+    ordered = sorted(lines, key=lambda line: (days_of(line.kind), line.kind == NOW, line.kind))
     return CompiledGroup(
         tuple(ordered),
         tuple((line.meter, line.key, line.amount, line.burst, line.burst_us, line.each_us) for line in ordered if line.kind == RATE),
-        tuple((line.kind, line.meter, line.key, line.amount) for line in ordered if line.kind not in (RATE, NOW)),
+        tuple((line.kind, line.meter, line.key, line.amount) for line in ordered if _has_period(line.kind)),
         tuple((line.key, line.amount) for line in ordered if line.kind == NOW),
+        tuple((days, line.meter, line.key, line.amount) for line in ordered if (days := days_of(line.kind))),
     )
 
 
@@ -182,6 +209,11 @@ def first_day_of(month: int) -> int:
     return era * 146_097 + yoe * 365 + yoe // 4 - yoe // 100 + (153 * place + 2) // 5 - 719_468
 
 
+def leaves_us(hour: int, days: int) -> int:
+    """When the usage of an hour ends to count in a rolling window: so late that no `days` days on end ever exceed the amount."""
+    return (hour + HOURS_A_DAY * days + 1) * HOUR_US
+
+
 class _ByKind(dict[int, int]):
     """A number for each kind of calendar limit. Those of kinds that are not always worked out are worked out when asked for."""
 
@@ -204,9 +236,10 @@ class Calendar:
         self.from_us = self.until_us = 0
         """The time that `periods` and `ends_us` hold for; the end is not part of it."""
         self.periods: dict[int, int] = _ByKind(self)
-        """The number of the day and of the month, 0 for ever, and the end of each dated period (`is_dated`) in seconds."""
+        """The number of the day and of the month, 0 for ever, the end of each dated period (`is_dated`) in seconds, and of rolling windows
+        the number of the hour."""
         self.ends_us: dict[int, int] = _ByKind(self)
-        """When each period ends; 0 where it never does."""
+        """When each period ends, and of rolling windows when usage of this hour ends to count; 0 where it never does."""
 
     def turn_to(self, now_us: int) -> None:
         """Move to the periods around `now_us`."""
@@ -225,11 +258,16 @@ class Calendar:
         return period * 1_000_000 <= now_us and period not in (0, self.periods[DAY], self.periods[MONTH])
 
     def work_out(self, kind: int) -> None:
-        """Add the period of a dated kind."""
+        """Add the period of a dated kind, or the hour of a rolling window."""
+        window: LimitWindow
         if kind >= len(KINDS):
-            window, zone = _zoned[kind - len(KINDS)]
+            window, zone = _further[kind - len(KINDS)]
         else:
             window, zone = (Window.HOUR if kind == HOUR else Window.WEEK), ""
+        if isinstance(window, Rolling):
+            self.periods[kind] = hour = self.from_us // HOUR_US
+            self.ends_us[kind] = leaves_us(hour, window.days)
+            return
         end_s = period_around(window, zone, self.from_us // 1_000_000)[1]
         self.periods[kind] = end_s
         self.ends_us[kind] = end_s * 1_000_000
@@ -259,8 +297,7 @@ class Prepared:
             group_plan = compile_group(self._line(line) for line in group.lines)
             if group.label:
                 own = [line.line for line in group_plan.lines if line.key.endswith(":" + group.label)]
-                kept_us = max(KEPT_US[line.window] + (HOUR_US if line.limit.zone else 0) for line in own)
-                group_plan = group_plan._replace(label=group.label, keep_us=kept_us)
+                group_plan = group_plan._replace(label=group.label, keep_us=max(map(kept_us, own)))
             prepared = self.plans[id(group)] = (group, group_plan)
         return prepared[1]
 

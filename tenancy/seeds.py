@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from tenancy.limits import Window
+from tenancy.limits import LimitWindow
 from tenancy.rates import kind_of
 
 
@@ -21,14 +21,21 @@ class Seed(msgspec.Struct, frozen=True, gc=False):
 
     key: str
     """Key of the limit line (`tenancy.limits.state_key`)."""
-    window: Window
-    """A calendar window."""
+    window: LimitWindow
+    """A calendar window, or a rolling one."""
     period: int
-    """Number of the period (`tenancy.rates.Calendar.periods`). Where another period is current, nothing happens."""
+    """Number of the period (`tenancy.rates.Calendar.periods`); where another period is current, nothing happens. Of a rolling window
+    one of its hours: a seed sets the amount of that hour."""
     settled: int
     instead_of: int | None = None
     zone: str = ""
     """The time zone of the limit (`tenancy.limits.Limit.zone`)."""
+
+    def instead(self, had: int) -> int:
+        """The amount that is to be settled in the place of the one that was."""
+        if self.instead_of is None:
+            return max(had, self.settled)
+        return self.settled if self.instead_of == had else had
 
     @property
     def kind(self) -> int:

@@ -4,7 +4,7 @@
 `UsageTotals` and `UsageQueries` read, `SpendReader` reads what counts towards limits.
 
 Days are UTC days of the calendar. Sums come from totals that are kept per day, and for periods that begin within a day (hours, days of
-other time zones) from totals of quarters of an hour, which are kept for five weeks; single events are there for as long as the
+other time zones, rolling windows) from totals of quarters of an hour, which are kept for a year; single events are there for as long as the
 retention keeps them.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 
 from domain.faults import SOURCE, Source
 from domain.usage import NO_USAGE, Usage
-from tenancy.limits import Amounts, Level, Scope
+from tenancy.limits import MAX_ROLLING_DAYS, Amounts, Level, Scope
 
 FREE_CLOSING: Final = "release"
 FREE_OUTCOMES: Final = frozenset(kind.value for kind, source in SOURCE.items() if source is not Source.CALLER)
@@ -74,10 +74,12 @@ PAGE_ROWS: Final = 500
 MAX_PAGE_ROWS: Final = 5_000
 MAX_SPENT: Final = 100_000
 """Scopes of one level, or end users, whose usage is read at once."""
+MAX_SPENT_HOURS: Final = 1_000_000
+"""Hours of scopes of one level, or of end users, whose usage is read at once: 100 scopes that were busy in every hour of a year."""
 
 
-QUARTERS_KEPT_DAYS: Final = 35
-"""How long the totals of quarters of an hour are kept: the month of any time zone begins at most 32 days ago."""
+QUARTERS_KEPT_DAYS: Final = MAX_ROLLING_DAYS + 1
+"""How long the totals of quarters of an hour are kept: as long as the longest rolling window, which begins within a day."""
 
 
 class LedgerAway(Exception):
@@ -208,6 +210,8 @@ class Spent(msgspec.Struct, frozen=True, gc=False):
     label: str
     """The end user's label, for scopes of end users; else empty."""
     amounts: Amounts
+    hour: int = 0
+    """The hour since 1970 that these amounts were used in; 0 for amounts of a longer time."""
 
 
 class SpendReader(Protocol):
@@ -224,6 +228,11 @@ class SpendReader(Protocol):
     async def spent_since(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
         """As `spent_by`, since a moment in seconds since 1970 that is a whole quarter of an hour and at most `QUARTERS_KEPT_DAYS` ago.
         Raises LedgerAway."""
+        ...
+
+    async def spent_per_hour(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT_HOURS) -> list[Spent]:
+        """As `spent_since`, of each hour of the clock separately, since the beginning of an hour: the newest `most` answers. Raises
+        LedgerAway."""
         ...
 
     async def booked(self, request_ids: Collection[str]) -> set[str]:

@@ -14,9 +14,12 @@ from fastapi import FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.routing import Mount
 
+from cache.answers import Answer
+from cache.ports import KeptEntry, Selection
 from domain.adapters import RegisteredAdapter
 from domain.identity import TenantId
 from domain.membership import Owner
+from domain.usage import Usage
 from gateway.admin import Parts
 from gateway.admin.access import Authenticator, Principal
 from gateway.admin.app import create_admin_app
@@ -149,6 +152,30 @@ class Reloads:
         return self.uses
 
 
+class Keeps:
+    """Each owner has one answer, of the model `sim`; workers of the owner `group:away` do not answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Selection, int]] = []
+
+    async def entries(self, selection: Selection, most: int) -> list[KeptEntry] | None:
+        self.asked.append((selection, most))
+        if selection.owner == "group:away":
+            return None
+        kept = kept_answer(selection.owner)
+        entry = KeptEntry(key=kept.key.hex(), model="sim", namespace="n", bytes=70, kept_at=5.0, expires_at=65.0, writer="k1")
+        return [entry] if selection.covers(kept) else []
+
+    async def content(self, owner: str, key: bytes) -> Answer | None:
+        kept = kept_answer(owner)
+        return kept if key == kept.key else None
+
+
+def kept_answer(owner: str) -> Answer:
+    """The answer that the workers of `Keeps` have of an owner."""
+    return Answer(owner, b"k" * 32, b'{"id":"x","choices":[]}', Usage(3, 4), "sim", 5.0, 65.0, "n", "k1")
+
+
 class Processes:
     """The processes of a gateway that runs nowhere: signals are noted, and a signal replaces every process."""
 
@@ -159,9 +186,16 @@ class Processes:
     def __init__(self) -> None:
         self.signals: list[tuple[int, int]] = []
         self.kept: list[str] = []
+        self.refused = ""
+        """Why no new process could start."""
+        self.failing = ""
+        """How every replacement ends, once a signal has come."""
         self.snapshots = [WorkerSnapshot(index=0, pid=1, state="ready", started_at=1_800_000_000.0, policies=PolicyState("d1", 7.0))]
 
     def supervision(self) -> Supervision | None:
+        if self.failing:
+            worker = SlotState("worker-0", 2, 0, 0, "", len(self.signals), self.failing)
+            return Supervision(7, 8080, 8081, (SlotState("admin", 1, 0, 0), worker))
         turn = 10 * len(self.signals)
         return Supervision(7, 8080, 8081, (SlotState("admin", 1 + turn, 0, 0), SlotState("worker-0", 2 + turn, 0, 0)))
 
@@ -170,6 +204,9 @@ class Processes:
 
     def unapplied(self) -> list[str]:
         return self.kept
+
+    async def refusal(self, *, new_start: bool) -> str:
+        return self.refused
 
     def signal(self, pid: int, number: int) -> None:
         self.signals.append((pid, number))
@@ -230,6 +267,7 @@ async def admin_port(
         bounds=bounds,
         explaining=Explains(),
         reloading=Reloads(),
+        kept=Keeps(),
         rollouts=StoreTransactions(journal).rollouts,
         prompts=lambda: ["help@1", "help@2"],
         pools={"chat": ["sql"], "chat-v2": ["sql"], "bare": []},

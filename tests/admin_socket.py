@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import uvicorn
 from structlog.testing import capture_logs
 
-from gateway.cli import app
+from gateway.cli import admin_client, app
 from tests.admin_harness import TOKEN, admin_port
 from tests.command_line import Commands, Result
+from tests.timing import hang_s
 
 
 class AdminSocket:
@@ -24,7 +26,7 @@ class AdminSocket:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(hang_s())
 
     async def _serve(self) -> None:
         async with admin_port(self._folder) as self.admin:
@@ -41,16 +43,17 @@ class AdminSocket:
     def close(self) -> None:
         """Stop serving."""
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(hang_s())
 
     def within(self, work: Any) -> Any:
         """Await something in the port's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(hang_s())
 
     def run(self, *arguments: object, token: str = TOKEN) -> Result:
         """A command with `--admin`, as the bootstrap token or another caller."""
         environ = {"TIDEGATE_ADMIN_TOKEN": token, "COLUMNS": "200"}
-        return Commands().invoke(app, [*map(str, arguments), "--admin", self.url], env=environ)
+        with patch.object(admin_client, "WITHIN_S", hang_s()):  # a busy machine is no gateway that hangs
+            return Commands().invoke(app, [*map(str, arguments), "--admin", self.url], env=environ)
 
     def json(self, *arguments: object) -> Any:
         """What a command that succeeds prints with `--json`."""

@@ -26,6 +26,7 @@ from gateway.http.edge.per_address import AddressBounds, AddressLimits
 from gateway.process.drain import Closes
 from gateway.record import Record
 from gateway.telemetry.metrics import Metrics
+from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import FleetParts, fleet_for
 from gateway.wiring.requests import deps_for
@@ -161,6 +162,7 @@ async def gateway(
             addresses.invalid_key(record.client)
 
     tokens = await token_gate_for(settings, metrics.count_token, run_dir)
+    answers, close_answers = await answers_for(settings, PEPPER)
     deps = deps_for(
         settings,
         policy_set,
@@ -168,6 +170,7 @@ async def gateway(
         PEPPER,
         counters=counters,
         tokens=tokens,
+        answers=answers,
         observe=observe,
         log_defect=lambda error, _: defects.append(error),
     )
@@ -227,6 +230,7 @@ async def gateway(
         for connection in list(connections.open):
             connection.abort()
         await fleet.close()
+        await close_answers()
         await asyncio.sleep(0.01)
     assert defects == [], defects
 

@@ -105,8 +105,11 @@ class Progress:
         write("peak memory of the test processes: " + ", ".join(f"{peak} MB" for peak in self._peaks_mb or [peak_mb()]))
         minutes, seconds = divmod(round(time.monotonic() - self._begun), 60)
         tests = f"{sum(self._over.values()):,} tests in {len(self._over):,} files, {minutes} min {seconds} s"
+        unread = sorted({report.nodeid for report in terminalreporter.stats.get("error", ()) if isinstance(report, pytest.CollectReport)})
+        for nodeid in unread:
+            write(f"could not be read, so none of its tests ran: {nodeid}")
         if not self._failed:
-            write(f"{tests}: nothing failed")
+            write(f"{tests}: " + (f"{len(unread)} files could not be read" if unread else "nothing failed"))
             return
         write(f"{tests}: {len(self._failed)} failed. One of them alone, with the reason in full:")
         write(f"    .venv/bin/python -m pytest '{self._failed[0]}'")

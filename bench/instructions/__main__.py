@@ -1,12 +1,13 @@
 """`python -m bench.instructions`: thousands of instructions that a request of the production set-up costs, by thread.
 
-A worker runs under callgrind (`worker.py`), once for each size of prompt. What is counted is the difference between a stretch of time with
-requests and one as long without, by the number of requests: polls of engines and sweeps are in both and cancel out; batches, their
-writing and collections of garbage stay. What the bench itself does for a request, instead of sockets, is counted: some 10 kIr of the
-serving thread's.
+A worker runs under callgrind (`worker.py`), once for each size of prompt and state of the answer cache. What is counted is the difference
+between a stretch of time with requests and one as long without, by the number of requests: polls of engines and sweeps are in both and
+cancel out; batches, their writing and collections of garbage stay. What the bench itself does for a request, instead of sockets, is
+counted: some 10 kIr of the serving thread's.
 """
 
 import argparse
+import itertools
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from bench.instructions.counts import by_thread, per_request, read_dump
-from bench.instructions.setup import BACKENDS, SIZES, TENANTS, made
+from bench.instructions.setup import BACKENDS, CACHES, SIZES, TENANTS, made
 from bench.results_file import Row, machine, refresh, table, write_rows
 
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes")
@@ -23,29 +24,32 @@ SERVING = 1
 """The main thread, to callgrind."""
 
 
-def counted(size: str, warm: int, requests: int) -> tuple[list[Row], dict[str, float]]:
-    """Rows of one size, and thousands of instructions by thread."""
+def counted(size: str, cache: str, warm: int, requests: int) -> tuple[list[Row], dict[str, float]]:
+    """Rows of one size and state of the answer cache, and thousands of instructions by thread."""
     with tempfile.TemporaryDirectory() as folder:
         home, dumps = Path(folder), Path(folder) / "dumps"
-        _, keys = made(home)
+        _, keys = made(home, cache)
         (home / "keys").write_text("\n".join(keys))
         dumps.mkdir()
         command = [*VALGRIND, f"--callgrind-out-file={dumps}/out", sys.executable, "-m", "bench.instructions.worker"]
         environ = {**os.environ, "PYTHONHASHSEED": "0", "BENCH_CALLGRIND": "1"}
         with (home / "log").open("wb") as log, (home / "out").open("wb") as out:
-            ended = subprocess.run([*command, folder, size, str(warm), str(requests)], env=environ, stdout=out, stderr=log, check=False)
+            ended = subprocess.run(
+                [*command, folder, size, str(warm), str(requests), cache], env=environ, stdout=out, stderr=log, check=False
+            )
         if ended.returncode:
             raise RuntimeError((home / "log").read_text()[-2000:])
         names = (home / "out").read_text().rpartition("\nthreads ")[2].split()
         found = [read_dump(file.read_text()) for file in sorted(dumps.glob("out.*-*"))]
     busy, idle = by_thread(found, "busy"), by_thread(found, "idle")
-    if len(names) != len({*busy, *idle}):
-        raise RuntimeError(f"callgrind counted {len({*busy, *idle})} threads, and there were {names}: one ended meanwhile")
+    if len(names) < max(*busy, *idle):  # one that did nothing meanwhile has no count
+        raise RuntimeError(f"callgrind counted a thread {max(*busy, *idle)}, and there were {names}: one ended meanwhile")
     each = per_request(busy, idle, requests)
     by_name = {f"{thread} {names[thread - 1]}": value for thread, value in each.items() if abs(value) >= 0.05}
-    figures = {f"kinstr_plain_{size}": sum(by_name.values()), f"kinstr_plain_{size}_serving_thread": each[SERVING]}
+    name = f"kinstr_plain_{size}" if cache == "off" else f"kinstr_cache_{cache}_{size}"
+    figures = {name: sum(by_name.values()), f"{name}_serving_thread": each[SERVING]}
     return [
-        Row(metric=name, subject="tidegate", value=round(value, 1), unit="kinstr", n=requests) for name, value in figures.items()
+        Row(metric=metric, subject="tidegate", value=round(value, 1), unit="kinstr", n=requests) for metric, value in figures.items()
     ], by_name
 
 
@@ -55,6 +59,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=500, help="that are counted")
     parser.add_argument("--warm", type=int, default=1000, help="before them")
     parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--caches", default=",".join(CACHES), help="states of the answer cache")
     parser.add_argument("--dry", action="store_true", help="print only")
     given = parser.parse_args()
     for needed in ("valgrind", "callgrind_control"):
@@ -62,8 +67,8 @@ def main() -> None:
             print(f"skipped: {needed} is not installed, and instructions are counted by valgrind's callgrind (apt install valgrind)")
             return
     rows: list[Row] = []
-    for size in given.sizes.split(","):
-        more, by_name = counted(size, given.warm, given.requests)
+    for size, cache in itertools.product(given.sizes.split(","), given.caches.split(",")):
+        more, by_name = counted(size, cache, given.warm, given.requests)
         rows += more
         for row in more:
             print(f"{row['value']:10.1f}  {row['metric']}")

@@ -44,15 +44,23 @@ _CONDITIONS: Final = (
 """One of each kind that operators write; none holds for the requests asked here, so all ten are looked at."""
 
 
-def made(home: Path) -> tuple[Path, list[str]]:
-    """Write settings and policy into a folder and make its store; the settings file, and a key for each tenant."""
+CACHES: Final = ("off", "miss", "hit")
+"""No answer cache; one that has none of the answers; one that has all of them."""
+
+
+def made(home: Path, cache: str = "off") -> tuple[Path, list[str]]:
+    """Write settings and policy into a folder and make its store; the settings file, and a key for each tenant.
+
+    Args:
+        cache: one of `CACHES`.
+    """
     backends = "".join(f'      - {{id: e{at}, url: "http://127.0.0.1:{9001 + at}"}}\n' for at in range(BACKENDS))
     file = home / "tidegate.yaml"
     file.write_text(_SETTINGS.lstrip() + backends)
     rules = "".join(f"  - {{name: r{at}, if: '{condition}', then: {{priority: 0.5}}}}\n" for at, condition in enumerate(_CONDITIONS))
     (home / "policies").mkdir()
     policy = f'tenant: "*"\nmodels: [{{name: {MODEL}, pool: chat}}]\nrouting: predicted_latency\nrules:\n{rules}'
-    (home / "policies" / "default.yaml").write_text(policy)
+    (home / "policies" / "default.yaml").write_text(policy + ("" if cache == "off" else "cache: {sampled: true}\n"))
     tenants = [f"t{at}" for at in range(TENANTS)]
     return file, store(file, tenants, [limit for tenant in tenants for limit in _limits(tenant)])
 
@@ -68,13 +76,16 @@ def _limits(tenant: str) -> list[Limit]:
     ]
 
 
-def requests(keys: list[str], size: int) -> Iterator[bytes]:
-    """One plain chat after the other, without end: tenants in turn, every prompt a new one behind its first half, which is its tenant's."""
+def requests(keys: list[str], size: int, cache: str = "off") -> Iterator[bytes]:
+    """One plain chat after the other, without end: tenants in turn, every prompt a new one behind its first half, which is its tenant's;
+    with the cache "hit", a tenant asks the same all the time."""
     dice = random.Random(7)
     own = [_text(dice, size // 2) for _ in keys]
+    same = _text(dice, size - size // 2)
     while True:
         for key, half in zip(keys, own, strict=True):
-            messages = [{"role": "system", "content": half}, {"role": "user", "content": _text(dice, size - len(half))}]
+            question = same if cache == "hit" else _text(dice, size - len(half))
+            messages = [{"role": "system", "content": half}, {"role": "user", "content": question}]
             asked = {"model": MODEL, "messages": messages, "max_tokens": 64, "temperature": 0.7, "metadata": {"job": "none"}}
             body = json.dumps(asked).encode()
             yield b"\r\n".join((

@@ -1,4 +1,4 @@
-"""`python -m bench.instructions.worker HOME SIZE WARM-UP REQUESTS`: a worker, whole and in this process, as it is counted.
+"""`python -m bench.instructions.worker HOME SIZE WARM-UP REQUESTS CACHE`: a worker, whole and in this process, as it is counted.
 
 It is the product's own worker on its own loop, with all that it keeps going and all its threads. What is not real is outside of it:
 
@@ -269,7 +269,7 @@ def main() -> None:
     from gateway.process.worker import worker_main
 
     loop = Loop(answer(SIZES[size]))
-    asked = requests((home / "keys").read_text().split(), SIZES[size])
+    asked = requests((home / "keys").read_text().split(), SIZES[size], sys.argv[5])
     uvloop.new_event_loop = lambda: loop
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))

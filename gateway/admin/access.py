@@ -39,6 +39,8 @@ ADMINS_AND_OWN: Final = ADMINS | {TENANT_ADMIN}
 RUNNERS: Final = frozenset({OWNER, ADMIN, OPERATOR})
 RUNNERS_AND_OWN: Final = RUNNERS | {TENANT_ADMIN}
 PRICERS: Final = frozenset({OWNER, ADMIN, BILLING})
+CONTENT_READERS: Final = frozenset({OWNER, TENANT_ADMIN})
+"""May read content that callers received."""
 AUDITORS: Final = frozenset({OWNER, AUDITOR})
 
 RouteKey = tuple[str, str]
@@ -87,6 +89,10 @@ ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("DELETE", "/adapters/{pool}/{name}"): RUNNERS,
     ("GET", "/tenants/{tenant}/adapters"): READERS_AND_OWN,
     ("PUT", "/tenants/{tenant}/adapters"): RUNNERS,
+    ("GET", "/cache"): READERS_AND_OWN,
+    ("GET", "/cache/entries"): READERS_AND_OWN,
+    ("GET", "/cache/entries/{key}"): CONTENT_READERS,
+    ("POST", "/cache/purge"): RUNNERS_AND_OWN,
     ("GET", "/requests/{request_id}/explanation"): READERS,
     ("POST", "/requests/explanation"): RUNNERS,
     ("POST", "/policies/reload"): RUNNERS,

@@ -15,7 +15,7 @@ from gateway.admin.access import RouteKey, TableError, check_table
 from gateway.admin.call import Parts
 from gateway.admin.describe import READ_ERRORS, Asking, document
 from gateway.admin.guard import GuardedRoute
-from gateway.admin.problem import CHANGED, NOT_FOUND, RETRY, AdminProblem, error_reply
+from gateway.admin.problem import CHANGED, NOT_FOUND, RETRY, AdminProblem, error_reply, sentence
 from gateway.admin.routes import ROUTERS
 from gateway.fleet.registry import FleetRefusal
 from policies.rollout.progress import NotNow
@@ -103,8 +103,8 @@ def _add_errors(api: FastAPI) -> None:
 
     api.add_exception_handler(JournalAway, away)
     api.add_exception_handler(TooManyRemembered, full)
-    for kind, status, code, sentence in STORE_ERRORS:
-        api.add_exception_handler(kind, partial(_store_error, status, code, sentence))
+    for kind, status, code, wording in STORE_ERRORS:
+        api.add_exception_handler(kind, partial(_store_error, status, code, wording))
     _add_http_errors(api)
 
 
@@ -127,7 +127,7 @@ def _add_http_errors(api: FastAPI) -> None:
         place = [str(part) for part in first["loc"][1:]] or ["the body"]
         message = "is no known field" if first["type"] == "extra_forbidden" else str(first["msg"]).removeprefix("Value error, ")
         param = ".".join(place)[:200]
-        return error_reply(400, f"{param}: {message}."[:500], "invalid_value", param=param)
+        return error_reply(400, sentence(f"{param}: {message}"[:500]), "invalid_value", param=param)
 
     async def broken(_request: Request, fault: Exception) -> Response:
         log.error("defect in the admin API", exc_info=fault)

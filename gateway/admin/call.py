@@ -16,6 +16,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from domain.adapters import AdapterStore, RegisteredAdapter
+from domain.cache_purges import CachePurgeStore
 from domain.clock import WallClock
 from domain.identity import KeyId, TenantId
 from domain.membership import MemberStore, Owner
@@ -23,6 +24,7 @@ from domain.policy_versions import PolicyVersions
 from domain.rollouts import RolloutBook
 from gateway.admin.access import Authenticator, Principal
 from gateway.admin.problem import AdminProblem, check_match, etag_of, not_found
+from gateway.answers.inspection import InspectsAnswers
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
 from gateway.placement.explain import Explaining
@@ -191,6 +193,11 @@ class Transactions(Protocol):
         ...
 
     @property
+    def purges(self) -> CachePurgeStore:
+        """Purges of the answer cache."""
+        ...
+
+    @property
     def rollouts(self) -> RolloutBook:
         """Rollouts."""
         ...
@@ -238,6 +245,14 @@ class GatewayProcesses(Protocol):
         """Settings that were changed and that no reload takes up, in words."""
         ...
 
+    async def refusal(self, *, new_start: bool) -> str:
+        """Why new processes could not start with the settings file and its secrets as they are now; empty when they could.
+
+        Args:
+            new_start: whether the first process is replaced as well.
+        """
+        ...
+
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to the supervisor."""
         ...
@@ -260,6 +275,7 @@ class Parts:
         registered_adapters: opens the registered adapters for reading. Raises JournalAway.
         explaining: asks workers about their routing decisions.
         reloading: makes workers read their policies again.
+        kept: asks workers about kept answers.
         rollouts: opens rollouts for reading. Raises JournalAway.
         pools: the pools of the settings, each with the names of its adapters.
         announce: passes on a change of a rollout once it is committed; does not block.
@@ -288,6 +304,7 @@ class Parts:
     """How many keys and projects one tenant may have."""
     explaining: Explaining
     reloading: Reloading
+    kept: InspectsAnswers
     rollouts: Callable[[], AbstractAsyncContextManager[RolloutBook]]
     pools: Mapping[str, Sequence[str]]
     prompts: Callable[[], Collection[str]]

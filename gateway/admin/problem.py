@@ -41,6 +41,12 @@ def not_found() -> AdminProblem:
     return AdminProblem(404, "not_found", NOT_FOUND)
 
 
+def sentence(text: object) -> str:
+    """A message as a sentence: with a full stop, unless it asks something (`did you mean …?`)."""
+    written = str(text)
+    return written if written.endswith(("?", ".")) else f"{written}."
+
+
 def etag_of(shown: Any) -> str:
     """The strong entity tag of a shown resource: the same content has the same tag, in every process."""
     return f'"{sha256(canonical(shown).encode()).hexdigest()[:32]}"'

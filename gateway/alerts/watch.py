@@ -36,7 +36,8 @@ KEPT_S: Final = 400 * 86_400.0
 FORGET_EVERY_S: Final = 3600.0
 AT_ONCE: Final = 50
 MOST_KNOWN: Final = 100_000
-"""Ids of alerts that are remembered as written; at the bound all are forgotten, and the database says which are new."""
+"""Ids of alerts that are remembered as written, and of those that are remembered as not written; at the bound all are forgotten, and the
+database is asked again."""
 
 log = structlog.get_logger("tidegate.alerts")
 
@@ -91,6 +92,9 @@ class AlertWatch:
         self._wall = wall
         self._sleep = sleep
         self._written: set[str] = set()
+        self._unwritten: set[str] = set()
+        """Of rolling windows: ids that the database need not forget again. A process that has just started knows none, because usage may
+        have fallen while no process looked."""
         self.counts = AlertCounts()
 
     async def run(self) -> None:
@@ -125,10 +129,7 @@ class AlertWatch:
         now = self._wall()
         period = period_of(usage, now)
         if period == "rolling":
-            gone = {alert_id(usage.line, period, percent) for percent in fallen(usage, self._percents)} & self._written
-            if gone:
-                await self._store.rearm(gone)
-                self._written -= gone
+            await self._rearm({alert_id(usage.line, period, percent) for percent in fallen(usage, self._percents)})
         percents = reached(usage, self._percents)
         found = [self._alert(usage, period, percent, percents[-1], now) for percent in percents]
         alerts = [alert for alert in found if alert.id not in self._written]
@@ -138,8 +139,19 @@ class AlertWatch:
         if len(self._written) > MOST_KNOWN:
             self._written.clear()
         self._written.update(alert.id for alert in alerts)
+        self._unwritten.difference_update(alert.id for alert in alerts)
         if new:
             log.warning("a budget reached a threshold", limit=alerts[-1].limit_id, percent=alerts[-1].percent)
+
+    async def _rearm(self, fallen_ids: set[str]) -> None:
+        gone = fallen_ids - self._unwritten
+        if not gone:
+            return
+        gone -= await self._store.rearm(gone)  # one whose message still waits is tried again at the next look
+        if len(self._unwritten) > MOST_KNOWN:
+            self._unwritten.clear()
+        self._unwritten |= gone
+        self._written -= gone
 
     def _alert(self, usage: LimitUsage, period: str, percent: int, highest: int, now: float) -> BudgetAlert:
         line = usage.line

@@ -6,7 +6,7 @@ are found by `gateway.cli.connection`.
 
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, Final, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 import typer
@@ -175,6 +175,11 @@ class AdminClient:
             return answer
         message = answer.get("error", {}).get("message") if isinstance(answer, dict) and isinstance(answer.get("error"), dict) else None
         message = str(message or f"{self.where}{path} answers {status}; is that the admin port?")
+        # imported only here: failures alone need it, and the import takes longer than all of `--help`
+        from gateway.admin.problem import NOT_FOUND
+
+        if message == NOT_FOUND:
+            message = f"{unquote(path.removeprefix(API).lstrip('/'))}: {message}"  # the API's sentence is the same for every name
         if not self._quiet:
             err.print(message, markup=False, soft_wrap=True)
         raise RefusedByGateway(message)

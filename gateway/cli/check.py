@@ -100,6 +100,7 @@ def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list
         *_missing_secrets(settings),
         *_uncounted(settings),
         *_counters(settings),
+        *_kept_answers(settings),
         *_shared_engines(settings),
         *_hosted(settings),
         *_without_models(policies),
@@ -229,6 +230,16 @@ def _counters(settings: Settings) -> list[str]:
 
     why = asyncio.run(counters_answer(settings))
     return [] if why is None else [f"stores.counters: {why}"]
+
+
+def _kept_answers(settings: Settings) -> list[str]:
+    """Notes on why the shared store of answers cannot be used from here."""
+    if settings.cache.store is None:
+        return []
+    from gateway.wiring.answers import shared_store_answer  # as above
+
+    why = asyncio.run(shared_store_answer(settings))
+    return [] if why is None else [f"cache.store: {why}"]
 
 
 def _weak_secrets(settings: Settings, located: Located) -> list[Problem]:

@@ -14,7 +14,7 @@ from gateway.cli.durations import DURATION, seconds_of
 from gateway.cli.groups import CommandGroup
 from gateway.cli.key_labels import key_labels
 from gateway.cli.printing import OutputOptions, out, table_of
-from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, Window
+from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, window_named, window_words
 
 limit_app = CommandGroup("Limits: what may be used by whom.")
 price_app = CommandGroup("Prices: what tokens cost, from a moment on.")
@@ -23,19 +23,28 @@ price_app = CommandGroup("Prices: what tokens cost, from a moment on.")
 def _checked_limit_id(text: str) -> str:
     """The id itself, checked here because the admin API answers a mistyped id like one of a limit that does not exist."""
     parts = text.split(":")
-    words = {"level": [level.value for level in Level], "meter": list(METERS_BY_NAME), "window": [window.value for window in Window]}
+    words = {"level": [level.value for level in Level], "meter": list(METERS_BY_NAME), "window": window_words()}
     for field, at in (("level", 0), ("meter", -2), ("window", -1)):
-        if len(parts) < 4 or parts[at] not in words[field]:
+        if len(parts) < 4 or not (parts[at] in words[field] or (field == "window" and _is_window(parts[at]))):
             shown = parts[at] if len(parts) > 3 else text
             known = [word for word in words[field] if word != MONEY_ALIAS]
             raise typer.BadParameter(f"{shown!r} is no {field}; write level:name:meter:window, with one of {', '.join(known)}")
     return text
 
 
+def _is_window(word: str) -> bool:
+    try:
+        window_named(word)
+    except ValueError:
+        return False
+    return True
+
+
 LimitId = Annotated[
     str,
     typer.Argument(
-        callback=_checked_limit_id, help="level:name:meter:window, e.g. tenant:acme:requests:minute, project:acme/web:cost_usd:month."
+        callback=_checked_limit_id,
+        help="level:name:meter:window, e.g. tenant:acme:requests:minute, project:acme/web:cost_usd:month or key:ID:cost_usd:rolling-30d.",
     ),
 ]
 STATE: Final = ("id", "amount", "used", "held", "remaining", "reset_s")

@@ -111,6 +111,7 @@ class OfflineApi:
             bounds=self._settings.tenants.bounds(),
             explaining=_NoWorkers(),
             reloading=_NoWorkers(),
+            kept=_NoWorkers(),
             rollouts=books.rollouts,
             pools={pool.name: [lora.name for lora in pool.loras] for pool in self._settings.pools},
             prompts=lambda: (),
@@ -134,6 +135,12 @@ class _NoWorkers:
 
     async def would(self, asked: object) -> None:
         """No worker can place a request."""
+
+    async def entries(self, selection: object, most: int) -> None:
+        """No worker has answers."""
+
+    async def content(self, owner: str, key: bytes) -> None:
+        """No worker has answers."""
 
     async def reload(self) -> list[PolicyState]:
         """No worker reads policies."""

@@ -11,7 +11,7 @@ import typer
 from gateway.cli.admin_client import API, Yes, segment, sure
 from gateway.cli.connection import DEFAULT_CONFIG, Config, GatewayOptions
 from gateway.cli.groups import CommandGroup
-from gateway.cli.printing import AsJson, err, out, print_json
+from gateway.cli.printing import AsJson, OutputOptions, err, out, print_json
 from gateway.config.load import load_settings
 from policies.prompts.folder import names_in
 from policies.rollout.document import RolloutDocument
@@ -24,6 +24,7 @@ rollout_app = CommandGroup("Rollouts of what is new from pool to pool, and exper
 
 ROLLOUTS: Final = f"{API}/rollouts"
 MOST_LISTED: Final = 20
+_COLUMNS: Final = ("name", "baseline", "canary", "status", "share", "mirrored", "phase_index", "phases", "entered_unix")
 
 File = Annotated[Path, typer.Argument(help="A rollout file, see docs/reference/rollouts.md.")]
 Name = Annotated[str, typer.Argument(help="The rollout's name.")]
@@ -52,14 +53,17 @@ def start(file: File, gateway: GatewayOptions) -> None:
 @rollout_app.command("list")
 def list_rollouts(
     gateway: GatewayOptions,
+    output: OutputOptions,
     closed: Annotated[bool, typer.Option("--closed", help="The last ones that are over.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Most rollouts.")] = MOST_LISTED,
-    as_json: AsJson = False,
 ) -> None:
     """Print the rollouts that are in force: phase, share, and since when."""
     rollouts = gateway.api().items(f"{ROLLOUTS}?closed={str(closed).lower()}", limit)
+    if output.for_scripts or output.wide or output.target is not None:
+        output.show(rollouts, _COLUMNS, rollouts)
+        return
     lines = [_line(rollout) for rollout in rollouts] or [f"no rollout is {'over' if closed else 'in force'}"]
-    _print(rollouts, lines, as_json)
+    _print(rollouts, lines, as_json=False)
 
 
 @rollout_app.command("show")

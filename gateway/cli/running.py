@@ -78,8 +78,8 @@ def reload(
     """Take up the settings file and the policies: every process but the first is replaced, and no connection is refused.
 
     Policy files are read within two seconds of a change anyway. Changed addresses, numbers of workers and drain times are not taken up, and
-    are named. Exit codes: 0 taken up, 1 not: the settings have mistakes, or a new process could not start and the old one stays; the log
-    says why.
+    are named. Exit codes: 0 taken up, 1 not: the settings have mistakes or a secret is missing, so that the gateway refuses to reload; or a
+    new process could not start and the old one stays: the command ends at once, and the log says why.
     """
     if code and policies:
         fail("--code and --policies: choose one", code=2)
@@ -102,7 +102,10 @@ def reload(
     out.print(f"process {answer['pid']} replaces the others, one at a time", markup=False)
     if not wait:
         return
-    left = _waited(within_s, lambda: _unchanged(before, _quietly(api)))
+    refusals = _Refusals(before)
+    left = _waited(within_s, lambda: refusals.left(_quietly(api)))
+    if refusals.found:
+        fail(f"{refusals.found}; the old processes go on, and the log says why")
     if left:
         fail(f"not replaced within {timeout}: {', '.join(left)}; the old processes go on, and the log says why")
     out.print(f"every process has been replaced: {', '.join(sorted(before))}", markup=False)
@@ -211,20 +214,36 @@ def _posted(api: AdminClient, path: str, body: Any) -> dict[str, Any]:
     return answer
 
 
-def _processes(api: AdminClient) -> dict[str, int]:
-    """Process ids of the workers and the admin process by name; the store of the counters is never replaced."""
-    return {one["name"]: one["pid"] for one in api.read(f"{API}/gateway")["processes"] if one["name"] != "store"}
+def _processes(api: AdminClient) -> dict[str, dict[str, Any]]:
+    """The workers and the admin process by name; the store of the counters is never replaced."""
+    return {one["name"]: one for one in api.read(f"{API}/gateway")["processes"] if one["name"] != "store"}
 
 
-def _quietly(api: AdminClient) -> dict[str, int] | None:
+def _quietly(api: AdminClient) -> dict[str, dict[str, Any]] | None:
     """The processes; None while the admin process is being replaced and does not know them."""
     with contextlib.suppress(RefusedByGateway):
         return _processes(api)
     return None
 
 
-def _unchanged(before: Mapping[str, int], now: Mapping[str, int] | None) -> list[str]:
-    return [name for name, pid in before.items() if now is None or now.get(name, pid) in (pid, None)]
+class _Refusals:
+    """Follows a reload: which processes are still the old ones, until a replacement has failed."""
+
+    def __init__(self, before: Mapping[str, dict[str, Any]]) -> None:
+        self._before = before
+        self.found = ""
+        """Why no further process is replaced."""
+
+    def left(self, now: Mapping[str, dict[str, Any]] | None) -> list[str]:
+        """The processes that may still be replaced; none once a replacement has failed."""
+        if now is None:
+            return list(self._before)
+        for name, one in now.items():
+            # a gateway of an older version has no such count
+            if one.get("refused_replacements", 0) > self._before.get(name, {}).get("refused_replacements", 0):
+                self.found = f"{name} was not replaced: {one['last_refusal']}"
+                return []
+        return [name for name, one in self._before.items() if now.get(name, one)["pid"] in (one["pid"], None)]
 
 
 def _waited(within_s: float | None, left: Callable[[], list[str]]) -> list[str]:

@@ -191,6 +191,7 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     at: Path_ = ("stores", "counters")
     workers = written.number("workers")
     yield from _password(written, at)
+    yield from _password(written, ("cache", "store"))
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
         yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")

@@ -224,10 +224,13 @@ def checked_networks(texts: list[str]) -> list[str]:
     Raises:
         ValueError: one of them is no network.
     """
-    try:
-        networks_of(texts)
-    except ValueError:
-        raise ValueError("has something that is no network; write address/bits without host bits, for instance 10.0.0.0/8") from None
+    for text in texts:
+        try:
+            networks_of([text])
+        except ValueError:
+            raise ValueError(
+                f"has {text[:64]!r}, which is no network; write address/bits without host bits, for instance 10.0.0.0/8"
+            ) from None
     return texts
 
 

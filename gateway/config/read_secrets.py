@@ -114,6 +114,21 @@ def read_hook_secrets(settings: Settings) -> HookSecrets:
     return HookSecrets(read_rollouts_secret(settings), read_alerts_secret(settings))
 
 
+def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
+    """Read every secret that a start needs: pepper, admin token, secrets of the webhooks, keys of the pools.
+
+    Raises:
+        SecretError: a secret is missing or too weak.
+        WeakSecret: as above.
+    """
+    read_pepper(settings, anew=new_pepper)
+    read_admin_token(settings)
+    read_hook_secrets(settings)
+    for pool in settings.pools:
+        if pool.api_key is not None:
+            read_reference(pool.api_key, settings.base_dir, os.environ)
+
+
 def read_rollouts_secret(settings: Settings) -> bytes | None:
     """The secret of `rollouts.webhook`; None without one. Raises SecretError, WeakSecret."""
     return _hook_secret("rollouts.webhook.secret", settings.rollouts.webhook, settings)

@@ -159,6 +159,39 @@ class LedgerSettings(Strict):
     )
 
 
+class CacheSettings(Strict):
+    """Where answers are kept that policies cache (`cache` of a policy file)."""
+
+    memory_bytes: int = Field(
+        default=64 * 1024**2,
+        ge=0,
+        le=64 * 1024**3,
+        description="Memory for kept answers, of all workers together; 0 keeps none, and equal requests still share one engine call. Not "
+        "used with `store`.",
+    )
+    store: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="Redis or Valkey in which workers and gateways share kept answers: `redis://…`, `rediss://…`, `unix:///socket`, "
+        "`redis+sentinel://…` or `redis+cluster://…`, as in `stores.counters`, but best a server of its own. Unset: each worker keeps its "
+        "own answers in memory.",
+    )
+    store_bytes_per_owner: int = Field(
+        default=256 * 1024**2,
+        ge=1024**2,
+        le=1024**4,
+        description="Bytes that the answers of one tenant or sharing group take in `store`, at most.",
+    )
+
+    @field_validator("store")
+    @classmethod
+    def _is_shared(cls, url: str | None) -> str | None:
+        if url is not None and parse_counter_url(url).kind in (StoreKind.MEMORY, StoreKind.EMBEDDED):
+            raise ValueError("names no server; leave it out to keep answers in memory, or write redis://host:port")
+        return url
+
+
 class ExplanationSettings(Strict):
     """Routing decisions on disk, so that `tidegate explain` finds them after load and restarts."""
 
@@ -335,6 +368,7 @@ class Settings(Strict):
     alerts: AlertSettings = Field(default=AlertSettings(), description="Messages about budgets that are nearly spent.")
     tenants: TenantSettings = Field(default=TenantSettings(), description="Bounds of every tenant.")
     ledger: LedgerSettings = Field(default=LedgerSettings(), description="The ledger of usage.")
+    cache: CacheSettings = Field(default=CacheSettings(), description="Where answers are kept that policies cache.")
     explanations: ExplanationSettings = Field(default=ExplanationSettings(), description="Routing decisions that are kept on disk.")
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
 

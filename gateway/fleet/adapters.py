@@ -26,7 +26,6 @@ from domain.clock import WallClock
 from domain.strict import Strict
 from gateway.config.pools import LoraName, Name, PoolSettings, checked_engine_path
 from gateway.fleet.registry import FleetRefusal
-from gateway.fleet.sources import STORE_LOOK_EVERY_S
 
 log = structlog.get_logger("tidegate.adapters")
 
@@ -156,12 +155,6 @@ class RegisteredAdapters:
         await self.look()
         if self._version < 0 and (kept := await asyncio.to_thread(self._kept)) is not None:
             self._take(_by_pool(kept))
-
-    async def run(self) -> None:
-        """Read the counter until cancelled."""
-        while True:
-            await asyncio.sleep(STORE_LOOK_EVERY_S)
-            await self.look()
 
     async def look(self) -> None:
         """Read the counter once, and the rows when it moved. An outage changes nothing; its begin and end are logged."""

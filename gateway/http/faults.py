@@ -59,6 +59,7 @@ ROWS: Final[dict[Kind, WireForm]] = {
     Kind.REFUSED_BY_ENGINE: WireForm(400, _CALLER, None),
     Kind.CONTENT_FILTERED: WireForm(400, _CALLER, "content_filter"),
     Kind.CRASHES_ENGINES: WireForm(400, _CALLER, "request_crashes_engines"),
+    Kind.NOT_CACHED: WireForm(504, _CALLER, "not_cached"),
     Kind.OVERLOADED: WireForm(503, _SERVER, "overloaded"),
     Kind.SHUTTING_DOWN: WireForm(503, _SERVER, "server_shutting_down"),
     Kind.DEADLINE_PASSED: WireForm(504, _SERVER, "deadline_exceeded"),

@@ -22,8 +22,21 @@ import structlog
 
 from domain.clock import Clock, WallClock
 from tenancy.directory import Directory
-from tenancy.drift import Asked, CounterComparison, Figures, Question, Today, added, asked_of, figures_of, judged, spent_in, today_at
-from tenancy.limits import Level, Limit
+from tenancy.drift import (
+    HOURS_COMPARED,
+    Asked,
+    CounterComparison,
+    Figures,
+    Question,
+    Today,
+    added,
+    asked_of,
+    figures_of,
+    judged,
+    spent_in,
+    today_at,
+)
+from tenancy.limits import Level, Limit, Rolling
 from tenancy.ports import CountersAway
 from tenancy.seeds import Seed, Tallies
 from tenancy.usage import LedgerAway, SpendReader, Spent, UsageEvent
@@ -86,6 +99,9 @@ TOLD_AT_MOST: Final = 10
 
 T = TypeVar("T")
 
+_Counter = tuple[str, str, int]
+"""A counter's tag and key, and of a rolling window the hour; 0 for every other one."""
+
 log = structlog.get_logger("tidegate.reconcile")
 
 
@@ -138,7 +154,7 @@ class Reconciler:
         """Whether this worker is the one to compare."""
         self._late = False
         """Whether the usage of any host has waited for longer than `LATE_S`."""
-        self._looks: dict[tuple[str, str], CounterComparison] = {}
+        self._looks: dict[_Counter, CounterComparison] = {}
         self._followed: Directory | None = None
         self._known: set[tuple[str, Limit]] = set()
         self._old: dict[Level, tuple[object, float, list[Spent]]] = {}
@@ -193,8 +209,9 @@ class Reconciler:
     async def compare(self) -> None:
         """Compare once, and correct the differences that this comparison and the one before have found. Never raises."""
         try:
-            figures = await self._read(entry for entry in self._directory().calendar_limits() if entry[1].scope.level is not Level.USER)
-            looks: dict[tuple[str, str], CounterComparison] = {}
+            limits = (entry for entry in self._directory().calendar_limits() if entry[1].scope.level is not Level.USER)
+            figures = await self._read(limits, today_at(self._wall(), HOURS_COMPARED))
+            looks: dict[_Counter, CounterComparison] = {}
             drifts: list[tuple[str, float]] = []
             for tag, seeds in figures.items():
                 fixes = await self._judge(tag, seeds, looks, drifts)
@@ -211,7 +228,7 @@ class Reconciler:
             log.error("counters had drifted from the ledger", counters=len(drifts), worst={key: round(share, 4) for key, share in worst})
 
     async def _judge(
-        self, tag: str, seeds: Sequence[Seed], looks: dict[tuple[str, str], CounterComparison], drifts: list[tuple[str, float]]
+        self, tag: str, seeds: Sequence[Seed], looks: dict[_Counter, CounterComparison], drifts: list[tuple[str, float]]
     ) -> list[Seed]:
         """The corrections of one tag's counters; adds to `looks` and `drifts`."""
         fixes: list[Seed] = []
@@ -220,8 +237,9 @@ class Reconciler:
         for seed, now in zip(seeds, settled, strict=True):
             if now is None:
                 continue
-            look = looks[tag, seed.key] = CounterComparison(seed.period, seed.settled, now)
-            drift = judged(self._looks.get((tag, seed.key)), look)
+            counter = (tag, seed.key, seed.period if isinstance(seed.window, Rolling) else 0)
+            look = looks[counter] = CounterComparison(seed.period, seed.settled, now)
+            drift = judged(self._looks.get(counter), look)
             if drift is None or (drift.instead_of is not None and self._late):
                 continue
             drifts.append((seed.key, drift.share))
@@ -261,7 +279,7 @@ class Reconciler:
         started = self._clock()
         wanted = list(limits)
         try:
-            figures = await self._read(wanted, unbooked=True)
+            figures = await self._read(wanted, today_at(self._wall()), unbooked=True)
             await self._apply(figures)
         except (LedgerAway, CountersAway) as away:
             if not self._unread:
@@ -288,10 +306,9 @@ class Reconciler:
         await asyncio.sleep(0)
         return settled
 
-    async def _read(self, limits: Iterable[tuple[str, Limit]], unbooked: bool = False) -> Figures:
+    async def _read(self, limits: Iterable[tuple[str, Limit]], today: Today, unbooked: bool = False) -> Figures:
         """The figures of these limits from the ledger, with the usage of this host that SQL does not have yet where `unbooked`. Raises
         LedgerAway."""
-        today = today_at(self._wall())
         # 10,000 limits take tens of milliseconds, which no request should wait for: in threads, here and below
         asked = await asyncio.to_thread(asked_of, limits)
         events = {event.request_id: event for event in await self._waiting.events()} if unbooked and asked else {}
@@ -317,6 +334,8 @@ class Reconciler:
         level, window, zone = question
         names = frozenset(asked[question])
         begins_s = today.begins_s(window, zone)
+        if begins_s is not None and isinstance(window, Rolling):
+            return await self._in_time(self._ledger.spent_per_hour(level, names, begins_s))
         if begins_s is not None:
             return await self._in_time(self._ledger.spent_since(level, names, begins_s))
         cut = today.settled_before
@@ -328,5 +347,9 @@ class Reconciler:
 
 
 def _figures(asked: Asked, answers: Mapping[Question, list[Spent]], waiting: list[UsageEvent], today: Today) -> Figures:
-    both = {question: added(answer, spent_in(waiting, question[0], today.begins_s(*question[1:]))) for question, answer in answers.items()}
+    both: dict[Question, list[Spent]] = {}
+    for question, answer in answers.items():
+        level, window, zone = question
+        here = spent_in(waiting, level, today.begins_s(window, zone), per_hour=isinstance(window, Rolling))
+        both[question] = added(answer, here)
     return figures_of(asked, both if waiting else answers, today)

@@ -160,6 +160,8 @@ class Slot:
     restarts: int = 0
     streak: int = 0
     last_end: str = ""
+    refused_replacements: int = 0
+    last_refusal: str = ""
 
     def note_end(self, status: int, now: float, rng: Rng) -> Restart:
         """Record that the current child ended unexpectedly; returns when to start the next one."""
@@ -170,9 +172,16 @@ class Slot:
         self.streak = restart.streak
         return restart
 
+    def note_refusal(self, why: str) -> None:
+        """Record that no replacement came, so that the current child stays."""
+        self.candidate = None
+        self.refused_replacements += 1
+        self.last_refusal = why
+
     def state(self) -> SlotState:
         """The slot's state as it is published."""
-        return SlotState(self.name, self.current.pid if self.current else None, self.restarts, self.streak, self.last_end)
+        pid = self.current.pid if self.current else None
+        return SlotState(self.name, pid, self.restarts, self.streak, self.last_end, self.refused_replacements, self.last_refusal)
 
 
 def slots_for(admin: socket.socket, data: list[socket.socket], entries: Entries) -> list[Slot]:

@@ -55,6 +55,8 @@ class HandedSlot(msgspec.Struct, frozen=True):
     restarts: int
     streak: int
     last_end: str
+    refused_replacements: int = 0
+    last_refusal: str = ""
 
 
 class Handed(msgspec.Struct, frozen=True):
@@ -77,7 +79,18 @@ class Handed(msgspec.Struct, frozen=True):
 def handed_slot(slot: Slot) -> HandedSlot:
     """The slot as it is handed over."""
     current = slot.current.pid if slot.current is not None else None
-    return HandedSlot(slot.name, slot.index, slot.sock.fileno(), current, tuple(slot.ends), slot.restarts, slot.streak, slot.last_end)
+    return HandedSlot(
+        slot.name,
+        slot.index,
+        slot.sock.fileno(),
+        current,
+        tuple(slot.ends),
+        slot.restarts,
+        slot.streak,
+        slot.last_end,
+        slot.refused_replacements,
+        slot.last_refusal,
+    )
 
 
 def handed_child(child: Child) -> HandedChild:

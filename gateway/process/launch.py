@@ -22,8 +22,8 @@ from typing import Protocol
 import structlog
 
 from gateway.admin.app import PoolShown, admin_main
-from gateway.config.load import ConfigError, Settings, load_settings_again
-from gateway.config.read_secrets import SecretError, read_admin_token, read_hook_secrets, read_pepper, read_reference
+from gateway.config.load import ConfigError, Settings, load_settings, load_settings_again
+from gateway.config.read_secrets import SecretError, read_admin_token, read_every_secret, read_hook_secrets, read_pepper
 from gateway.process.file_descriptors import bounded_connections
 from gateway.process.hot_restart import this_program
 from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
@@ -128,8 +128,12 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
             workers=settings.workers,
             pools=[PoolShown(pool.name, pool.model, pool.dialect) for pool in current.pools],
             bookkeeper=lambda: bookkeeper_for(current),
-            api=lambda slot: api_run_for(current, slot, pepper, token, hook_secrets),
+            api=lambda slot: api_run_for(current, slot, pepper, token, hook_secrets, check_again),
         )
+
+    def check_again(*, new_start: bool) -> None:
+        # SIGUSR2 rehearses a start with new settings; only SIGHUP is bound to what the first process has read
+        read_every_secret(load_settings(config, os.environ) if new_start else load_settings_again(config, os.environ, settings))
 
     def store(slot: WorkerSlot) -> None:
         configure_logs(settings.log.level, role="store")
@@ -137,12 +141,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
 
     try:
         # once, before the workers start: they only read the store, and migrating would cost each of them memory for good
-        read_pepper(settings, anew=new_pepper)
-        read_admin_token(settings)
-        read_hook_secrets(settings)
-        for pool in settings.pools:
-            if pool.api_key is not None:
-                read_reference(pool.api_key, settings.base_dir, os.environ)
+        read_every_secret(settings, new_pepper=new_pepper)
         # loaded here, so that workers share the memory
         vocabularies_for(settings)
         asyncio.run(guessed_vocabularies_for(settings))

@@ -7,6 +7,7 @@ import msgspec
 from backends.kv.blocks import KvState
 from backends.load_reports import PushState
 from backends.signals import Signals, standing
+from cache.ports import StoreFigures
 from domain.membership import Owner, SourceState
 from gateway.ledger.reconcile import LimitsState
 from gateway.ledger.writer import UsageLogState
@@ -135,6 +136,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The size of its prefix index."""
     queues: tuple[QueueState, ...] = ()
     """The queues of its pools."""
+    answers: StoreFigures | None = None
+    """Its answer cache."""
     tasks: int = 0
     """Unfinished tasks of its event loop."""
 
@@ -149,6 +152,10 @@ class SlotState(msgspec.Struct, frozen=True):
     streak: int
     """Unexpected ends within the restart policy's window; a high number is a crash loop."""
     last_end: str = ""
+    refused_replacements: int = 0
+    """Replacements that did not start in a rolling restart, so that the old process stayed."""
+    last_refusal: str = ""
+    """Why the last one of them did not start."""
 
 
 class SupervisedPlan(msgspec.Struct, frozen=True):

@@ -220,7 +220,17 @@ def _slot_of(handed: HandedSlot, entries: Entries, children: dict[int, Child]) -
     entry = entries.of(handed.index) or entries.worker  # the fallback is for a store that is no longer configured; it is never run again
     sock = socket.socket(fileno=handed.sock)
     return Slot(
-        handed.name, handed.index, sock, entry, current, ends=ends, restarts=handed.restarts, streak=handed.streak, last_end=handed.last_end
+        handed.name,
+        handed.index,
+        sock,
+        entry,
+        current,
+        ends=ends,
+        restarts=handed.restarts,
+        streak=handed.streak,
+        last_end=handed.last_end,
+        refused_replacements=handed.refused_replacements,
+        last_refusal=handed.last_refusal,
     )
 
 

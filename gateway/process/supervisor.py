@@ -189,7 +189,7 @@ class _Supervisor:
                 continue  # it is about to be started anyway
             slot.candidate = self._start(slot)
             if slot.candidate is None:
-                self._to_roll.clear()
+                self._give_up_roll(slot, "it cannot be forked")
             else:
                 slot.candidate.ready_by = now + self._plan.ready_within_s
 
@@ -249,7 +249,7 @@ class _Supervisor:
         for child, slot in list(self._children.values()):
             if child.ready_by is not None and child.ready_by <= now:
                 log.error("%s: the replacement was not ready within %g s; the old process stays", slot.name, self._plan.ready_within_s)
-                self._give_up_roll(slot)
+                self._give_up_roll(slot, f"it was not ready within {self._plan.ready_within_s:g} s")
                 self._retire(child, now)
             if child.kill_at is not None and child.kill_at <= now:
                 log.error("%s: process %d does not end; killing it", slot.name, child.pid)
@@ -272,7 +272,7 @@ class _Supervisor:
             return
         if child is slot.candidate:
             log.error("%s: the replacement ended (%s); the old process stays", slot.name, describe_end(status))
-            self._give_up_roll(slot)
+            self._give_up_roll(slot, f"it ended ({describe_end(status)})")
             return
         restart = slot.note_end(status, now, self._rng)
         # A replacement that is starting takes the slot as it is.
@@ -286,8 +286,8 @@ class _Supervisor:
             with contextlib.suppress(OSError):  # it was not listening
                 slot.sock.shutdown(socket.SHUT_RD)
 
-    def _give_up_roll(self, slot: Slot) -> None:
-        slot.candidate = None
+    def _give_up_roll(self, slot: Slot, why: str) -> None:
+        slot.note_refusal(why)
         self._to_roll.clear()
 
     def _wait(self) -> None:

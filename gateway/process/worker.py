@@ -11,7 +11,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,12 +20,14 @@ import uvloop
 
 from backends.lora.loader import LoadDone
 from domain.faults import Kind
+from gateway.answers.inspection import answers as kept_answers
+from gateway.answers.purges import PurgeWatch
 from gateway.config.listeners import Tls
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_pepper
 from gateway.deps import Deps
 from gateway.fleet.adapters import RegisteredAdapters
-from gateway.fleet.sources import RegisteredSource
+from gateway.fleet.sources import STORE_LOOK_EVERY_S, RegisteredSource
 from gateway.fleet.view import state_of
 from gateway.http.data_port import DataPort
 from gateway.http.edge.client_address import TrustedProxies
@@ -49,6 +51,7 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import Thresholds, configure_logs
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
+from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
@@ -117,6 +120,14 @@ def worker_main(slot: WorkerSlot, settings: Settings) -> None:
         runner.run(_Worker(slot, settings).run())
 
 
+async def _looking(*looks: Callable[[], Awaitable[None]]) -> None:
+    """Look at tables of the database until cancelled, one after the other: at the same time they would need a connection each."""
+    while True:
+        await asyncio.sleep(STORE_LOOK_EVERY_S)
+        for look in looks:
+            await look()
+
+
 class _Worker:
     def __init__(self, slot: WorkerSlot, settings: Settings) -> None:
         self._slot = slot
@@ -144,7 +155,7 @@ class _Worker:
         """Prepare, serve until SIGTERM, drain."""
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        answering = {**answers(lambda: self._deps), **self._policies.answers()}
+        answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers()}
         link = WorkerLink(worker_socket(Path(self._slot.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
         await link.start()
         if self._settings.log.access:
@@ -196,6 +207,8 @@ class _Worker:
         books = self._books = LimitBooks(settings, stores.spend, self._usage)
         stack.push_async_callback(books.close)
         counters = await books.open(run_dir, lambda: deps.live.directory)
+        answer_cache, close_answers = await answers_for(settings, pepper)
+        stack.push_async_callback(close_answers)
         deps = self._deps = deps_for(
             settings,
             policies,
@@ -211,6 +224,7 @@ class _Worker:
             observe_decision=self._metrics.observe_decision,
             count_prefix=self._metrics.count_prefix,
             guessed=await guessed_vocabularies_for(settings),
+            answers=answer_cache,
         )
         if (decision_log := decision_log_for(settings)) is not None:
             stack.push_async_callback(decision_log.close)
@@ -236,7 +250,8 @@ class _Worker:
         stack.push_async_callback(rollouts.close)
         await rollouts.look(deps.live)
         limits = books.loops(deps.pool_states.limits.set_share, lambda: self._state == "draining")
-        loops = [*fleet.loops(), adapters.run(), *(tokens.loops() if tokens else ()), *limits]
+        registered = _looking(adapters.look, PurgeWatch(stores.purges, deps.answers.purge).look)
+        loops = [*fleet.loops(), registered, *(tokens.loops() if tokens else ()), *limits]
         self._policies.follow(deps.live)
         return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]
 
@@ -321,6 +336,7 @@ class _Worker:
                 limits = self._books.state(len(deps.holds))
                 self._metrics.set_index(deps.pool_states.index.evicted)
                 self._metrics.set_limits(limits)
+                self._metrics.set_answers(deps.answers.store.figures())
             metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
         return WorkerSnapshot(
             index=self._index,
@@ -339,6 +355,7 @@ class _Worker:
             queues=deps.queues.states() if deps else (),
             ledger=ledger,
             limits=limits,
+            answers=deps.answers.store.figures() if deps else None,
         )
 
 

@@ -14,18 +14,22 @@ from gateway.http.openai.sizes import with_output_cap
 from gateway.placement.place import prompt_of, worth_reading
 from gateway.prompt.count import BUDGET_S
 from gateway.request.holds import OpenHold
+from gateway.request.look_up import may_hit
 from gateway.request.permissions import MONEY, OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, output_cap
 from gateway.request.rate_limit_replies import fault_of, refused_standing
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
+from policies.ladder import Mark
 from tenancy.estimate import likely_prompt, prompt_for_cap, worst_case
 from tenancy.grant import Grant
 from tenancy.hold import Admission, Hold, Refused
-from tenancy.limits import UNUSED, Amounts
+from tenancy.limits import UNUSED, Amounts, Meter
 from tenancy.prices import FREE
 from tenancy.rights import EVERYTHING
 
+SPENT_METERS: Final = frozenset({Meter.INPUT_TOKENS, Meter.OUTPUT_TOKENS, Meter.TOKENS, Meter.UNITS, Meter.COST_NANOUSD})
+"""Meters that a hit of the cache uses nothing of."""
 UNCOUNTED: Final = Amounts()
 """The amounts held for a request without limits."""
 
@@ -72,10 +76,24 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
         settled.choices = ask.choices
         if isinstance(admission, Refused):
             settled.limit_statuses = (refused_standing(admission),)
-            raise fault_of(admission, hold.amounts, deps.rng.random())
+            fault = fault_of(admission, hold.amounts, deps.rng.random())
+            if not (admission.line.meter in SPENT_METERS and _has_cache_only(story) and may_hit(ask, story, deps)):
+                raise fault
+            # the refusal counts unless the cache has the answer, which takes a request and a slot
+            hold = Hold(story.own_id, caller.tenant, Amounts(), groups)
+            admission = await (deps.counters.admit(hold) if deps.counters.in_process else _admit_remotely(hold, deps))
+            if isinstance(admission, Refused):
+                raise fault
+            story.placed.put_off = fault
         settled.limit_statuses = admission.limit_statuses
     per_sequence = ask.max_output_tokens if ask.max_output_tokens is not None else cap
     return ask, deps.holds.open(hold, price, story, prompt, per_sequence, ask.sequences)
+
+
+def _has_cache_only(story: Story) -> bool:
+    """Whether the cache answers a tenant whose tokens or money are spent: the last step of its ladder says so."""
+    policy = story.asked.tenant_policy
+    return policy is not None and policy.degrade[-1:] == (Mark.CACHE_ONLY,)
 
 
 async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:

@@ -24,6 +24,7 @@ from gateway.queue.deadlines import asked_wait_s, may_wait_s, place_of
 from gateway.queue.waiter import Reserved, Waiter, WaitForecast
 from gateway.request.degrade import HEADER as DEGRADE_HEADER
 from gateway.request.degrade import descend, may_degrade
+from gateway.request.look_up import may_hit
 from gateway.request.permissions import sticky_key
 from gateway.request.prefill import split_request
 from gateway.request.reply_headers import reply_headers
@@ -80,7 +81,9 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
     if refused is not None:
         story.placed.queued, fault = refused
         story.placed.pool = rule.pool
-        raise fault
+        if not may_hit(ask, story, deps):
+            raise fault
+        story.placed.put_off = fault
     return ask, rule
 
 

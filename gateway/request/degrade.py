@@ -79,7 +79,7 @@ def descend(
         assert wait is not None
         if not wait.waits or (step is Mark.QUEUE and wait.refused is None):
             break
-        if step is Mark.REFUSE:
+        if step is Mark.REFUSE or step is Mark.CACHE_ONLY:
             wait = wait if wait.refused is not None else WaitForecast(True, wait.wait_s, _at_once(wait.wait_s, dice))
             break
         if isinstance(step, Mark) or (wait.refused is None and wait.wait_s < step.after_s):

@@ -9,9 +9,9 @@ import msgspec
 from domain.clock import Clock
 from domain.faults import Kind, Source
 from domain.usage import NO_USAGE, Usage
-from gateway.story import Story
+from gateway.story import CacheFacts, Story
 from tenancy.estimate import used
-from tenancy.hold import BEAT_S, RELEASED, Beat, Closing, Hold, estimated, settled
+from tenancy.hold import BEAT_S, RELEASED, Beat, Closing, Hold, estimated, hit, settled
 from tenancy.limits import Amounts
 from tenancy.ports import Counters
 from tenancy.prices import Price
@@ -48,8 +48,11 @@ class OpenHold(msgspec.Struct, eq=False):
         """How the hold ends, and the usage to charge: the engine's report, else an estimate from the delivered events, else nothing."""
         story = self.story
         attempt = story.attempt
+        if story.looked_up.hit is not None:
+            return hit(story.looked_up.hit)
         if attempt.usage is not None:
-            return settled(attempt.usage)
+            part = story.looked_up.part
+            return settled(attempt.usage if part is None else Usage(attempt.usage.prompt_tokens + part.prompt_tokens, 0))
         fault = story.settled.fault
         # the prompt, if not more, was computed for a caller that leaves after an engine was called; not for a request that was
         # preempted, or that no engine has worked on
@@ -61,9 +64,15 @@ class OpenHold(msgspec.Struct, eq=False):
     def charged(self, closing: Closing) -> Amounts:
         """The amounts to settle the hold with. A request whose failure is not the caller's fault counts as not sent."""
         fault = self.story.settled.fault
-        free = closing.word == "release" and fault is not None and fault.source is not Source.CALLER
+        put_off = self.story.looked_up.put_off
+        free = closing.word == "release" and fault is not None and (fault.source is not Source.CALLER or fault is put_off)
         amounts = used(closing.usage, self.price)
         return msgspec.structs.replace(amounts, requests=0) if free else amounts
+
+    def saved_nanousd(self, found: CacheFacts) -> int:
+        """What a hit would have cost more at an engine."""
+        charged = found.hit or found.part or NO_USAGE
+        return used(found.saved or NO_USAGE, self.price).cost_nanousd - used(charged, self.price).cost_nanousd
 
     def beat(self) -> Beat:
         """The heartbeat with the amounts known now. One event carries one token or more, so the delivered tokens are never overstated."""

@@ -10,7 +10,7 @@ from typing import Final
 from domain import retry_after
 from domain.faults import NEVER, Fault, Kind
 from tenancy.hold import LimitStatus, Refused
-from tenancy.limits import MINUTE_US, UTC, Amounts, Level, Limit, Meter, Window
+from tenancy.limits import MINUTE_US, UTC, Amounts, Level, Limit, LimitWindow, Meter, Rolling, Window, public_id, state_key
 from tenancy.money import shown_dollars
 from tenancy.shares import closed_for_money
 
@@ -30,7 +30,7 @@ _UNITS: Final = {
     Meter.UNITS: "units",
     Meter.CONCURRENT_REQUESTS: "concurrent requests",
 }
-_RESETS: Final = {
+_RESETS: Final[dict[LimitWindow, str]] = {
     Window.HOUR: " It starts anew at the full hour.",
     Window.DAY: " It starts anew at 00:00 {zone}.",
     Window.WEEK: " It starts anew on Monday at 00:00 {zone}.",
@@ -70,8 +70,20 @@ def _phrase(limit: Limit, amount: str) -> str:
     scope = "the gateway" if limit.scope.level is Level.GLOBAL else str(limit.scope)
     if limit.scope.level is Level.USER:
         scope = f"each end user of {limit.scope.name}"
-    per = {Window.NOW: "", Window.EVER: " in all"}.get(limit.window, f" per {limit.window.value}")
-    return f"{scope}: {amount}{per}"
+    return f"{scope}: {amount}{_per(limit.window)}"
+
+
+def _per(window: LimitWindow) -> str:
+    if isinstance(window, Rolling):
+        return f" in any {window.days} days" if window.days > 1 else " in any 24 hours"
+    return {Window.NOW: "", Window.EVER: " in all"}.get(window, f" per {window.value}")
+
+
+def _anew(limit: Limit, wait_us: int | None) -> str:
+    """When a spent quota has room again."""
+    if isinstance(limit.window, Rolling):
+        return "" if wait_us is None else f" There is room for this request in {duration(wait_us)}."
+    return _RESETS[limit.window].format(zone=limit.zone or UTC)
 
 
 def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
@@ -84,7 +96,9 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
     line = refused.line
     meter, limit = Meter(line.meter), line.limit
     name = told_words(limit, line.amount)
-    detail = f"{line.key} remaining {refused.remaining}"
+    # the public id, and behind it the zone and the end user's digest of the counted state
+    counted = line.key.removeprefix(state_key(limit.scope, limit.meter, limit.window))
+    detail = f"{public_id(limit.scope, limit.meter, limit.window)}{counted} remaining {amount_words(meter, refused.remaining)}"
     if closed_for_money(refused):
         why = "Spending cannot be checked right now, and what may be spent unchecked is used up. Try again shortly."
         return Fault(Kind.QUOTA_UNKNOWN, why, retry=retry_after.of_unknown_spend(draw), detail=detail)
@@ -107,7 +121,8 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
             retry=retry_after.of_rate_limit(refused.wait_us),
             detail=detail,
         )
-    return Fault(Kind.QUOTA_SPENT, f"Quota spent ({name}).{_RESETS[limit.window].format(zone=limit.zone or UTC)}", detail=detail)
+    retry = retry_after.of_rolling_window(refused.wait_us) if isinstance(limit.window, Rolling) and line.amount else NEVER
+    return Fault(Kind.QUOTA_SPENT, f"Quota spent ({name}).{_anew(limit, refused.wait_us)}", retry=retry, detail=detail)
 
 
 def duration(us: int) -> str:

@@ -65,11 +65,15 @@ def _routing_headers(story: Story, usage: Usage | None, now: float) -> list[Head
     headers = [
         (b"x-tidegate-pool", placed.pool.encode()),
         (b"x-tidegate-revision", placed.revision.encode()),
-        (b"x-tidegate-cache", b"none"),
+        (b"x-tidegate-cache", (story.looked_up.status or "none").encode()),
         (b"x-tidegate-queue-ms", b"%.3f" % (story.queue_s * 1000)),
         (b"x-tidegate-overhead-ms", b"%.3f" % (story.overhead_s(now) * 1000)),
         (b"x-tidegate-decision", _decision(story)),
     ]
+    if story.looked_up.hit is not None:
+        headers.append((b"x-tidegate-cache-age-s", b"%d" % story.looked_up.age_s))
+        if story.looked_up.similarity is not None:
+            headers.append((b"x-tidegate-cache-similarity", b"%.4f" % story.looked_up.similarity))
     if asked.template is not None:
         headers.append((b"x-tidegate-prompt", asked.template.name.encode()))
     if asked.dealt is not None or asked.dealt_prompt is not None:

@@ -73,6 +73,8 @@ async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
     settled.units = actual.units
     settled.cost_nanousd = actual.cost_nanousd
     settled.price_id = hold.price.id
+    if story.looked_up.saved is not None:
+        story.looked_up.saved_nanousd = hold.saved_nanousd(story.looked_up)
     if not hold.hold.groups:
         return
     if asked.statistical and settled.choices and settled.fault is None and closing.word == "settle":

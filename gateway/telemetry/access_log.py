@@ -109,6 +109,8 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     user_agent: str = ""
     trace_id: str = ""
     caller_request_id: str = ""
+    cache: str = ""
+    saved_tokens: int = 0
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
@@ -199,6 +201,8 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
         record.user_agent,
         record.trace_id,
         record.request_id if record.request_id != gateway_id else "",
+        record.cache,
+        record.saved.total_tokens,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from cache.eligible import REASONS
 from domain.ask import Endpoint
 from domain.faults import SOURCE, Kind, Source
 from domain.priority import WORDS
@@ -32,8 +33,10 @@ ENDPOINTS: Final = frozenset({*(endpoint.value for endpoint in Endpoint), "/v1/m
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
 TOKEN_TYPES: Final = ("prompt", "cached", "completion", "reasoning")
-CLOSINGS: Final = ("settle", "estimate", "release")
+CLOSINGS: Final = ("settle", "estimate", "release", "hit")
 CLOSING_AT: Final = {word: at for at, word in enumerate(CLOSINGS)}
+CACHE_RESULTS: Final = ("hit-exact", "hit-partial", "miss")
+CACHE_BYPASSES: Final = (*REASONS, "rollout", "asked")
 LORA_RESULTS: Final = ("ok", "failed")
 CLASS_RESULTS: Final = (OK, *(source.value for source in Source))
 CLASS_RESULT_AT: Final = {OK: 0} | {kind.value: CLASS_RESULTS.index(source.value) for kind, source in SOURCE.items()}
@@ -307,6 +310,38 @@ REFUSED_CONNECTIONS: Final = Family(
     split_label="reason",
     split=CONNECTION_REFUSALS,
 )
+LOOKED_UP: Final = Family(
+    "tidegate_cache_lookups_total",
+    "Requests that the answer cache might have answered, by what it had.",
+    ("tenant",),
+    split_label="result",
+    split=CACHE_RESULTS,
+)
+CACHE_BYPASSED: Final = Family(
+    "tidegate_cache_bypassed_total",
+    "Requests that passed by the answer cache.",
+    ("tenant",),
+    split_label="reason",
+    split=CACHE_BYPASSES,
+)
+CACHE_SAVED: Final = Family(
+    "tidegate_cache_saved_tokens_total",
+    "Tokens of hits that no engine computed.",
+    ("tenant",),
+    split_label="type",
+    split=("prompt", "completion"),
+)
+CACHE_SAVED_COST: Final = Family(
+    "tidegate_cache_saved_nanousd_total", "What hits would have cost more at an engine, in nano-dollars.", ("tenant",)
+)
+CACHE_LOSSES: Final = ("evicted", "away", "lost", "refused")
+"""Fields of `cache.ports.StoreFigures`."""
+CACHE_LOST: Final = Family(
+    "tidegate_cache_store_losses_total",
+    "Answers that the store of the answer cache did not keep or give.",
+    split_label="reason",
+    split=CACHE_LOSSES,
+)
 INDEX_EVICTED: Final = Family("tidegate_index_evicted_blocks_total", "Blocks that the index of prefixes had no room for.")
 
 FAMILIES: Final = (
@@ -339,6 +374,7 @@ FAMILIES: Final = (
     DECISIONS,
     DECISION_TIME,
     PREFIX_TOKENS,
+    CACHE_LOST,
     INDEX_EVICTED,
     QUEUE_WAIT,
     QUEUE_REFUSED,
@@ -347,4 +383,8 @@ FAMILIES: Final = (
     FALLBACKS,
     PROMISED,
     REFUSED_CONNECTIONS,
+    LOOKED_UP,
+    CACHE_BYPASSED,
+    CACHE_SAVED,
+    CACHE_SAVED_COST,
 )

@@ -18,12 +18,21 @@ from typing import Final
 import msgspec
 
 from backends.lora.loader import LoadDone
+from cache.ports import StoreFigures
+from domain.usage import NO_USAGE
 from gateway.ledger.reconcile import LimitsState
 from gateway.queue.refusals import REFUSALS, SERVED
 from gateway.record import OK, Record
 from gateway.request.degrade import STEPS
 from gateway.telemetry.families import (
     ATTEMPTS,
+    CACHE_BYPASSED,
+    CACHE_BYPASSES,
+    CACHE_LOSSES,
+    CACHE_LOST,
+    CACHE_RESULTS,
+    CACHE_SAVED,
+    CACHE_SAVED_COST,
     CLASS_RESULT_AT,
     CLASSES,
     CLOSING_AT,
@@ -51,6 +60,7 @@ from gateway.telemetry.families import (
     LEDGER,
     LOAD_GAPS,
     LOAD_REPORTS,
+    LOOKED_UP,
     LORA_CALL_WORDS,
     LORA_CALLS,
     LORA_REQUESTS,
@@ -178,6 +188,23 @@ def count_policy(cells: Mapping[str, Cells], record: Record, models: frozenset[s
             cells[FALLBACKS.name].cell((model_label(step.model, models), model_label(step.to, models)))[CONDITION_AT[step.on]] += 1
 
 
+_RESULT_AT: Final[Mapping[str, int]] = {result: at for at, result in enumerate(CACHE_RESULTS)}
+_BYPASS_AT: Final[Mapping[str, int]] = {f"bypass:{reason}": at for at, reason in enumerate(CACHE_BYPASSES)}
+
+
+def count_cache(cells: Mapping[str, Cells], record: Record, tenant: str) -> None:
+    """Count a request of a tenant whose policy has an answer cache."""
+    if (at := _RESULT_AT.get(record.cache)) is not None:
+        cells[LOOKED_UP.name].cell((tenant,))[at] += 1
+    elif (at := _BYPASS_AT.get(record.cache)) is not None:
+        cells[CACHE_BYPASSED.name].cell((tenant,))[at] += 1
+    if record.saved is not NO_USAGE:
+        saved = cells[CACHE_SAVED.name].cell((tenant,))
+        saved[0] += record.saved.prompt_tokens
+        saved[1] += record.saved.completion_tokens
+        cells[CACHE_SAVED_COST.name].cell((tenant,))[0] += record.saved_nanousd
+
+
 MAX_BOUND: Final = 4096
 """Label combinations whose cells are looked up with one dict access. A cache: when full it is emptied and refilled."""
 SETTLED: Final = "settle"
@@ -283,6 +310,8 @@ class Metrics:
             self._observe_rare(record)
         if record.reported:
             self._cells[MISREPORTED.name].cell((named(record.pool, self._pools), named(record.backend, self._backends)))[0] += 1
+        if record.cache:
+            count_cache(self._cells, record, named(record.tenant, self._tenants))
         if record.fell_back or record.promises:
             count_policy(self._cells, record, self._models)
         if record.closing in CLOSING_AT:
@@ -381,6 +410,10 @@ class Metrics:
         cell = self._cells[PREFIX_TOKENS.name].cell((named(pool, self._pools), named(backend, self._backends)))
         cell[0] += predicted
         cell[1] += actual
+
+    def set_answers(self, figures: StoreFigures) -> None:
+        """Sets the numbers that the store of the answer cache counts for itself since the start."""
+        self._cells[CACHE_LOST.name].cell(())[:] = [getattr(figures, reason) for reason in CACHE_LOSSES]
 
     def set_index(self, evicted: int) -> None:
         """Sets the number of blocks that the prefix index has evicted since the start; the index counts for itself."""

@@ -15,11 +15,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from domain.adapters import AdapterStore, RegisteredAdapter
+from domain.cache_purges import CachePurgeStore
 from domain.faults import Fault
 from domain.identity import Caller, KeyId
 from domain.membership import MemberStore, Owner
@@ -30,9 +31,10 @@ from gateway.admin.access import Authenticator, Principal
 from gateway.admin.call import DatabasePolicies
 from gateway.admin.problem import RETRY, AdminProblem
 from gateway.alerts.watch import AlertCounts, AlertWatch
+from gateway.answers.inspection import WorkersAnswers
 from gateway.auth.jwt import JwtVerifier
-from gateway.config.load import Settings
-from gateway.config.read_secrets import HookSecrets
+from gateway.config.load import ConfigError, Settings
+from gateway.config.read_secrets import HookSecrets, SecretError
 from gateway.config.trust import verify_for
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.view import fleet_seen
@@ -66,6 +68,7 @@ from tenancy.rights import KeyScope, Role
 from tenancy.stores.sql import (
     SqlAdapterStore,
     SqlAlerts,
+    SqlCachePurges,
     SqlDirectory,
     SqlJournal,
     SqlMemberStore,
@@ -84,6 +87,7 @@ class _OpenTransaction:
     change: Change
     members: MemberStore
     adapters: AdapterStore
+    purges: CachePurgeStore
     rollouts: RolloutBook
     policies: PolicyVersions
     directory: DirectoryChange
@@ -103,8 +107,8 @@ class StoreTransactions:
     async def _change(self) -> AsyncIterator[call.Transactions]:
         async with self._journal.change() as change, SqlDirectory(change.connections).transaction() as directory:
             on = change.connections
-            members, adapters = SqlMemberStore(on), SqlAdapterStore(on)
-            yield _OpenTransaction(change, members, adapters, SqlRolloutStore(on), SqlPolicyVersions(on), directory)
+            members, adapters, purges = SqlMemberStore(on), SqlAdapterStore(on), SqlCachePurges(on)
+            yield _OpenTransaction(change, members, adapters, purges, SqlRolloutStore(on), SqlPolicyVersions(on), directory)
 
     @contextlib.asynccontextmanager
     async def policies(self) -> AsyncIterator[PolicyVersions]:
@@ -216,11 +220,24 @@ HOW_TO_APPLY: Final = {
 """How the settings are taken up that a rolling restart (SIGHUP) leaves as they are."""
 
 
+class SettingsCheck(Protocol):
+    """Reads the settings file and its secrets as a start would."""
+
+    def __call__(self, *, new_start: bool) -> None:
+        """Raises ConfigError or SecretError where new processes would not start.
+
+        Args:
+            new_start: whether the first process is replaced as well (SIGUSR2).
+        """
+        ...
+
+
 class OwnProcesses:
     """The processes of this gateway, by their run directory; a `gateway.admin.call.GatewayProcesses`."""
 
-    def __init__(self, settings: Settings, run_dir: Path) -> None:
+    def __init__(self, settings: Settings, run_dir: Path, check: SettingsCheck) -> None:
         self._run_dir = run_dir
+        self._check = check
         self._settings = settings
         self.accept_s = settings.drain.accept_s
         self.grace_s = settings.drain.grace_s
@@ -252,6 +269,14 @@ class OwnProcesses:
             if now != kept
         ]
 
+    async def refusal(self, *, new_start: bool) -> str:
+        """Why new processes could not start with the settings file and its secrets as they are now; empty when they could."""
+        try:
+            await asyncio.to_thread(self._check, new_start=new_start)
+        except (ConfigError, SecretError) as error:
+            return str(error)
+        return ""
+
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to the supervisor."""
         os.kill(pid, number)
@@ -260,7 +285,9 @@ class OwnProcesses:
 class AdminApiRun:
     """The admin API's collaborators and their background loops; keys and tokens are as fresh as on the data port."""
 
-    def __init__(self, settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secrets: HookSecrets) -> None:
+    def __init__(
+        self, settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secrets: HookSecrets, check: SettingsCheck
+    ) -> None:
         engine = open_engine(settings.sql_url)
         journal = SqlJournal(engine, time.time)
         books = StoreTransactions(journal)
@@ -270,7 +297,7 @@ class AdminApiRun:
         self._settings = settings
         self._pending = pending_revocations_for(settings)
         self._writer = RevocationWriter(self._pending, books.change, time.time, partial(kept_directory_unix, settings, pepper))
-        self._processes = OwnProcesses(settings, self._run_dir)
+        self._processes = OwnProcesses(settings, self._run_dir, check)
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
         self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
         self._hook = _hook_for(settings, hook_secrets.rollouts)
@@ -298,6 +325,7 @@ class AdminApiRun:
             bounds=settings.tenants.bounds(),
             explaining=WorkersExplain(Path(slot.run_dir), settings.explanations_dir),
             reloading=WorkersReload(Path(slot.run_dir)),
+            kept=WorkersAnswers(Path(slot.run_dir)),
             rollouts=books.rollouts,
             prompts=lambda: names_in(settings.prompts_dir),
             pools={pool.name: [lora.name for lora in pool.loras] for pool in settings.pools},
@@ -444,6 +472,8 @@ def _log_token(issuer: str, outcome: JwtOutcome) -> None:
     log.debug("token", issuer=issuer, outcome=outcome.value)
 
 
-def api_run_for(settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secrets: HookSecrets) -> AdminApiRun:
+def api_run_for(
+    settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secrets: HookSecrets, check: SettingsCheck
+) -> AdminApiRun:
     """The admin API of this process."""
-    return AdminApiRun(settings, slot, pepper, token, hook_secrets)
+    return AdminApiRun(settings, slot, pepper, token, hook_secrets, check)

@@ -24,6 +24,7 @@ from backends.lora.loader import LoadDone, LoraLoader, PoolAdapters
 from backends.lora.residency import Adapter
 from backends.ports import Upstream
 from domain.clock import Clock, Rng
+from gateway.answers.cache import AnswerCache
 from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import Settings
 from gateway.config.pools import PoolSettings
@@ -43,6 +44,7 @@ from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
+from gateway.wiring.answers import answers_in_memory
 from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
@@ -141,11 +143,13 @@ def deps_for(
     observe_decision: Callable[[Route, float], None] | None = None,
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
     guessed: Mapping[str, Vocabulary] | None = None,
+    answers: AnswerCache | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
     Args:
         guessed: the tokenizers that were found for pools that name none (`gateway/wiring/guessed_tokenizers.py`); they lower no hold.
+        answers: the answer cache, where it is not one in memory.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -206,6 +210,7 @@ def deps_for(
         hedges={pool.name: Hedge(pool.hedge.max_prompt_tokens) for pool in settings.pools if pool.hedge is not None},
         region=settings.routing.region,
         tokens=tokens,
+        answers=answers if answers is not None else answers_in_memory(settings, pepper),
     )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.adapters import AdapterStore
+from domain.cache_purges import CachePurgeStore
 from domain.membership import MemberStore
 from domain.rollouts import RolloutStore
 from gateway.config.load import Settings
@@ -31,6 +32,7 @@ from tenancy.keys import Pepper
 from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import (
     SqlAdapterStore,
+    SqlCachePurges,
     SqlDirectory,
     SqlJournal,
     SqlMemberStore,
@@ -72,6 +74,7 @@ class Stores:
     directory: DirectorySource
     members: MemberStore
     adapters: AdapterStore
+    purges: CachePurgeStore
     spend: SpendReader
     rollouts: RolloutStore
     close: Callable[[], Awaitable[None]]
@@ -147,7 +150,8 @@ async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
 def stores_on(engine: AsyncEngine) -> Stores:
     """The stores of one database, over the connections of `engine`."""
     members, adapters = SqlMemberStore(engine), SqlAdapterStore(engine)
-    return Stores(SqlDirectory(engine), members, adapters, SqlSpendReader(engine), SqlRolloutStore(engine), engine.dispose)
+    purges = SqlCachePurges(engine)
+    return Stores(SqlDirectory(engine), members, adapters, purges, SqlSpendReader(engine), SqlRolloutStore(engine), engine.dispose)
 
 
 def open_stores(settings: Settings) -> Stores:

@@ -13,8 +13,9 @@ from typing import Final
 
 from domain.clock import Clock
 from tenancy.hold import Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage, Refused
-from tenancy.limits import UNUSED, Amounts, Group, LimitLine, Meter, Window
+from tenancy.limits import UNUSED, Amounts, Group, LimitLine, Meter, Rolling, Window
 from tenancy.ports import Counters, CountersAway
+from tenancy.rates import leaves_us
 from tenancy.shares import LastKnown, alone, shares_of
 
 CALM_S: Final = 2.0
@@ -184,6 +185,8 @@ class FallbackCounters:
             return
         if line.window is Window.EVER:
             self._known.note(line, refused.remaining, 0, self._clock())
+        elif isinstance(line.window, Rolling):  # the wait is for this request: the whole amount is there again when all usage has ended
+            self._known.note(line, refused.remaining, leaves_us(0, line.window.days), self._clock())
         elif refused.wait_us is not None:  # the time until the period ends; unknown for a request larger than the limit
             self._known.note(line, refused.remaining, refused.wait_us, self._clock())
 

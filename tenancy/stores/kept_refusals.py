@@ -9,6 +9,8 @@ answers too late counts as away, so that limits stop being exact (`tenancy.store
     asked anew  at once when a hold of the group is settled or beats here, by a few requests at a time, and `ASK_EVERY_S` after the store's
                 last answer, by one; the others go on being refused until the answer is there
 
+A rolling window has its hours at the store alone: a request that asks for more than the one that was refused is told no time.
+
 The refusal that is repeated is the one that the store would give if nothing else had happened since, for this request's own amounts: a
 caller that waits as long as it says finds the store's own decision. What another process has changed is seen within `ASK_EVERY_S`.
 """
@@ -23,7 +25,7 @@ from tenancy.decisions import Ends, refusal
 from tenancy.hold import Admission, Beat, Hold, LimitUsage, Refused
 from tenancy.limits import Amounts, Group, LimitLine
 from tenancy.ports import Counters, CountersAway
-from tenancy.rates import RATE, CompiledGroup, Prepared, cost_us
+from tenancy.rates import RATE, CompiledGroup, Prepared, cost_us, days_of
 
 ASK_EVERY_S: Final = 1.0
 """The longest time for which one answer of the store is repeated: a change by another process is seen within it."""
@@ -54,6 +56,8 @@ class _Kept(msgspec.Struct):
     """The state is of a moment between these two."""
     ask_at: float
     """When the store is asked again."""
+    wait_us: int = 0
+    """For a rolling window: how long the request that was refused has to wait, from `answered_at` on."""
     changed: bool = False
     """Whether a hold of the group has ended here since."""
     asking: int = 0
@@ -64,7 +68,7 @@ class _Kept(msgspec.Struct):
         line = self.plan.lines[self.place]
         here = self.heres[self.place]
         if line.kind != RATE:
-            end_us = self.ends_us[line.kind]
+            end_us = self.wait_us if days_of(line.kind) else self.ends_us[line.kind]
             over = bool(end_us) and (now - self.asked_at) * 1e6 >= end_us
             return not over and here + amount > line.amount
         if not line.amount or amount > line.burst:
@@ -76,7 +80,17 @@ class _Kept(msgspec.Struct):
         passed_us = int((now - self.answered_at) * 1e6)
         lines = zip(self.plan.lines, self.heres, strict=True)
         heres = [max(here - passed_us, 0) if line.kind == RATE else here for line, here in lines]
-        return refusal(self.plan, vector, heres, passed_us, self.ends_us)
+        told = refusal(self.plan, vector, heres, passed_us, self.ends_us, [self.wait_us] * len(self.plan.rolling))
+        rolling = self.plan.lines[self.place]
+        if days_of(rolling.kind) and vector[rolling.meter] > self.amount and not told.never:
+            return msgspec.structs.replace(told, wait_us=None)
+        return told
+
+    def asks_for_another_wait(self, vector: Sequence[int]) -> bool:
+        """Whether a further rolling window refuses these amounts: only the store knows for how long."""
+        lines = list(zip(self.plan.lines, self.heres, strict=True))
+        further = lines[len(lines) - len(self.plan.rolling) :]
+        return any(line.line.key != self.line.key and here + vector[line.meter] > line.amount for line, here in further)
 
 
 class KeptRefusals:
@@ -191,6 +205,7 @@ class KeptRefusals:
             asked_at=now,
             answered_at=answered_at,
             ask_at=answered_at + ASK_EVERY_S,
+            wait_us=refused.wait_us or 0,
         )
         if kept.refuses(amount, answered_at):
             self._kept[key] = kept
@@ -207,6 +222,8 @@ class KeptRefusals:
                 if kept is None or vector[line.meter] < kept.amount:
                     continue
                 late = now >= kept.ask_at + ASK_EVERY_S
+                if kept.plan.rolling and kept.asks_for_another_wait(vector):
+                    return None
                 if late or (kept.line is not line and kept.line != line) or not kept.refuses(vector[line.meter], now):
                     del self._kept[group.tag, line.key]
                 elif kept.asking < (ASKING if kept.changed else 1 if now >= kept.ask_at else 0):

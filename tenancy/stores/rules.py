@@ -5,7 +5,7 @@ from typing import Final
 from domain.identity import KeyId, ProjectId, TenantId
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Project
 from tenancy.directory_ports import MAX_PAGE, AlreadyExists, Conflict, NotFound, StillInUse, Within
-from tenancy.limits import Level, Limit, Meter, Scope, Window, state_key
+from tenancy.limits import Level, Limit, LimitWindow, Meter, Scope, state_key
 
 MAX_MODEL_CHARS: Final = 256
 
@@ -40,7 +40,7 @@ def no_key(key_id: str) -> NotFound:
     return NotFound(f"no key {key_id!r}")
 
 
-def no_limit(scope: Scope, meter: Meter, window: Window) -> NotFound:
+def no_limit(scope: Scope, meter: Meter, window: LimitWindow) -> NotFound:
     """The error for a limit that does not exist or is not within reach."""
     return NotFound(f"no limit on {meter.name.lower()} per {window.value} of {scope}")
 

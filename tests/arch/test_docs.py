@@ -14,12 +14,15 @@ from backends.simengine.faults import FAULTS
 from domain.ask import Endpoint
 from domain.faults import Kind
 from routing.registry import POLICIES
-from tenancy.limits import MAX_AMOUNT, MAX_RATE, Level, Limit, Meter, Scope, Window, meter_name, shown_amount
+from tenancy.limits import MAX_AMOUNT, MAX_RATE, Level, Limit, LimitWindow, Meter, Rolling, Scope, Window, meter_name, shown_amount
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "news").glob("*.md")])
 SOURCES = ("backends", "bench", "domain", "gateway", "policies", "routing", "tenancy", "tests")
-WINDOWS = (Window.MINUTE, Window.HOUR, Window.DAY, Window.WEEK, Window.MONTH, Window.EVER, Window.NOW)
+WINDOWS: tuple[LimitWindow, ...] = (
+    *(Window.MINUTE, Window.HOUR, Window.DAY, Window.WEEK, Window.MONTH),
+    *(Rolling(30), Window.EVER, Window.NOW),
+)
 DECISIONS = sorted((ROOT / "docs" / "explanation" / "decisions").glob("*.md"))
 
 
@@ -152,7 +155,7 @@ def test_every_observation_names_tests_of_real_engines_that_exist() -> None:
     assert set(re.findall(r"`(test_\w+)`", page)) == exist
 
 
-def can_be_limited(meter: Meter, window: Window) -> bool:
+def can_be_limited(meter: Meter, window: LimitWindow) -> bool:
     try:
         Limit(Scope(Level.GLOBAL, ""), meter, window, 1)
     except ValueError:
@@ -160,7 +163,7 @@ def can_be_limited(meter: Meter, window: Window) -> bool:
     return True
 
 
-def takes_burst(window: Window) -> bool:
+def takes_burst(window: LimitWindow) -> bool:
     meter = Meter.CONCURRENT_REQUESTS if window is Window.NOW else Meter.REQUESTS
     try:
         Limit(Scope(Level.GLOBAL, ""), meter, window, 1, burst=1)
@@ -186,7 +189,7 @@ def test_limits_are_listed_as_the_code_has_them(row: str) -> None:
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.value)
-def test_windows_are_listed_with_their_bounds(window: Window) -> None:
+def test_windows_are_listed_with_their_bounds(window: LimitWindow) -> None:
     bound = MAX_RATE if window in (Window.MINUTE, Window.NOW) else MAX_AMOUNT
     most = f"{bound:,}" + (f"; of money {shown_amount(Meter.COST_NANOUSD, bound)}" if can_be_limited(Meter.COST_NANOUSD, window) else "")
     page = (ROOT / "docs" / "reference" / "limits.md").read_text()

@@ -90,3 +90,7 @@ def test_a_run_that_cannot_collect_a_file_is_not_green(folder: Path) -> None:
     code, output = run(folder, "-n", "2")
     assert code != 0
     assert "a_module_that_is_not_there" in output
+    code, output = run(folder, "-n", "2", "--continue-on-collection-errors")
+    assert code != 0
+    assert "could not be read, so none of its tests ran: " in output
+    assert "nothing failed" not in output

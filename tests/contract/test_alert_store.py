@@ -60,7 +60,7 @@ async def test_old_alerts_go_and_waiting_ones_stay(sql_engine: AsyncEngine) -> N
     )
     assert await store.forget(NOW + 1) == 1
     assert {one.id for one in await store.newest(9)} == {"b", "c"}
-    await store.rearm(["b", "c"])
+    assert await store.rearm(["b", "c", "unknown"]) == {"b"}, "what is still to be posted stays"
     assert [one.id for one in await store.newest(9)] == ["b"]
 
 

@@ -13,7 +13,7 @@ from domain.priority import Class
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Organisation, Project, Tenant
 from tenancy.directory_ports import EVERYWHERE, AlreadyExists, Conflict, DirectoryChange, DirectoryStore, NotFound, StillInUse, Within
 from tenancy.keys import KeyRecord, revoked, rotated
-from tenancy.limits import Level, Limit, Meter, Scope, Window, state_key
+from tenancy.limits import Level, Limit, Meter, Rolling, Scope, Window, state_key
 from tenancy.prices import Price, TokenRates
 from tenancy.rights import Caps, KeyScope, Rights, Role
 from tenancy.stores.memory import MemoryDirectory
@@ -116,6 +116,9 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
         assert await change.keys.get(ACME, KEY) == full
         assert (await change.limits.get(ACME, raised.scope, raised.meter, raised.window)).limit == raised
         assert (await change.limits.get(ACME, zoned.scope, zoned.meter, zoned.window)).limit == zoned
+        for rolling in [limit(Level.TENANT, "acme", window=Rolling(days)) for days in (7, 30, 366)]:
+            await change.limits.put(EVERYWHERE, rolling, 0)
+            assert (await change.limits.get(ACME, rolling.scope, rolling.meter, rolling.window)).limit == rolling
         moved = msgspec.structs.replace(zoned, zone="Asia/Kathmandu")
         assert (await change.limits.put(ACME, moved, 1)).limit == moved
         assert await change.prices.get("p1") == price

@@ -13,7 +13,7 @@ from domain.identity import KeyId, ProjectId, TenantId
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Organisation, Project, Tenant
 from tenancy.directory_ports import EVERYWHERE, AlreadyExists
 from tenancy.keys import KeyRecord, rotated
-from tenancy.limits import Level, Limit, Meter, Scope, Window
+from tenancy.limits import Level, Limit, Meter, Rolling, Scope, Window
 from tenancy.prices import Price, TokenRates
 from tenancy.rights import KeyScope, Rights, Role
 from tenancy.stores.sql import SqlDirectory, StoreAway, StoreError, migrate, open_engine
@@ -265,3 +265,18 @@ async def test_limits_that_versions_before_do_not_know_are_removed_on_the_way_ba
     await migrate(empty_engine, "0015")
     await migrate(empty_engine)
     assert (await store.load()).limits == (plain,)
+
+
+async def test_rolling_windows_are_removed_on_the_way_back(empty_engine: AsyncEngine) -> None:
+    await migrate(empty_engine)
+    store = SqlDirectory(empty_engine)
+    scope = Scope(Level.TENANT, "acme")
+    week = Limit(scope, Meter.TOKENS, Window.WEEK, 5, zone="Europe/Berlin")
+    async with store.transaction() as change:
+        await change.tenants.create(Tenant(ACME))
+        for limit in (week, Limit(scope, Meter.TOKENS, Rolling(30), 5), Limit(scope, Meter.TOKENS, Rolling(366), 5)):
+            await change.limits.put(EVERYWHERE, limit, 0)
+    assert len((await store.load()).limits) == 3
+    await migrate(empty_engine, "0018")
+    await migrate(empty_engine)
+    assert (await store.load()).limits == (week,)

@@ -69,6 +69,26 @@ async def test_usage_since_any_quarter_of_an_hour(store: SqlUsageStore, sql_engi
         assert {(one.name, one.label): one.amounts.cost_nanousd for one in found} == truth
 
 
+@pytest.mark.parametrize("level", list(Level))
+async def test_usage_of_each_hour(store: SqlUsageStore, sql_engine: AsyncEngine, level: Level) -> None:
+    rng = random.Random(8)
+    events = [msgspec.structs.replace(e, at_unix_ms=FIRST_MS + rng.randrange(3 * DAY_MS)) for e in EVENTS]
+    await store.write(events)
+    reader = SqlSpendReader(sql_engine)
+    for since_s in (FIRST_MS // 1000 + hours * 3600 for hours in (0, 1, 24, 61)):
+        truth: dict[tuple[str, str, int], int] = {}
+        for e in events:
+            if e.at_unix_ms >= since_s * 1000:
+                for name, of in NAMES[level](e):
+                    place = (name, of, e.at_unix_ms // 3_600_000)
+                    truth[place] = truth.get(place, 0) + e.cost_nanousd
+        names = {name for name, _, _ in truth}
+        found = await reader.spent_per_hour(level, names, since_s)
+        assert {(one.name, one.label, one.hour): one.amounts.cost_nanousd for one in found} == truth
+        newest = await reader.spent_per_hour(level, names, since_s, most=1)
+        assert max(hour for _, _, hour in truth) in {one.hour for one in newest}, "where there are too many, the oldest are missing"
+
+
 async def test_usage_that_an_older_version_booked_is_in_the_quarters_once_a_newer_one_books(
     store: SqlUsageStore, sql_engine: AsyncEngine
 ) -> None:
@@ -83,7 +103,7 @@ async def test_usage_that_an_older_version_booked_is_in_the_quarters_once_a_newe
     assert (found.amounts.cost_nanousd, found.amounts.requests) == (21, 3)
 
 
-async def test_quarters_are_kept_for_five_weeks(store: SqlUsageStore, sql_engine: AsyncEngine) -> None:
+async def test_quarters_are_kept_for_as_long_as_the_longest_rolling_window(store: SqlUsageStore, sql_engine: AsyncEngine) -> None:
     async def days() -> list[dt.date]:
         async with sql_engine.connect() as connection:
             return list((await connection.execute(sa.select(usage_quarter.c.day).order_by(usage_quarter.c.day))).scalars())

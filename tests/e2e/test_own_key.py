@@ -13,7 +13,7 @@ from gateway.ledger.writer import usage_event
 from gateway.request.own_key import OwnSpend
 from tenancy.hold import LimitUsage
 from tenancy.keys import parse
-from tenancy.limits import Group, Level, Limit, Meter, Scope, Window
+from tenancy.limits import Group, Level, Limit, Meter, Rolling, Scope, Window
 from tenancy.ports import CountersAway
 from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
@@ -26,6 +26,7 @@ SIM = SimSettings(models=("sim",), speed=2000)
 LIMITS = [
     Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Window.DAY, 1000),
     Limit(Scope(Level.TENANT, "acme"), Meter.COST_NANOUSD, Window.MONTH, 12_500_000_000),
+    Limit(Scope(Level.TENANT, "acme"), Meter.REQUESTS, Rolling(30), 500),
     Limit(Scope(Level.TENANT, "bolt"), Meter.REQUESTS, Window.EVER, 77_777),
     Limit(Scope(Level.GLOBAL, ""), Meter.REQUESTS, Window.DAY, 88_888),
     Limit(Scope(Level.MODEL, "sim"), Meter.REQUESTS, Window.DAY, 99_999),
@@ -50,6 +51,16 @@ async def test_a_caller_sees_its_own_limits_and_what_is_left_of_them() -> None:
         assert (tokens["limit"], tokens["used"], tokens["held"], tokens["left"]) == (1000, used, 0, 1000 - used)
         assert dt.datetime.fromisoformat(tokens["resets_at"]).strftime("%H:%M:%S") == "00:00:00"
         assert (money["limit"], money["used"], money["left"], money["resets_at"]) == ("12.50", "0.00", "12.50", None)
+        rolling = by_meter(answer)["requests"]
+        assert (rolling["window"], rolling["zone"], rolling["limit"], rolling["used"], rolling["left"]) == (
+            "rolling-30d",
+            None,
+            500,
+            1,
+            499,
+        )
+        leaves = dt.datetime.fromisoformat(rolling["resets_at"]) - dt.datetime.now(dt.UTC)
+        assert dt.timedelta(days=30, seconds=-120) < leaves <= dt.timedelta(days=30, hours=1, seconds=120)
         assert answer["spend"] is None, "there is no ledger"
         for number in ("77777", "88888", "99999"):
             assert number not in reply.text, "limits of others, and shared ones, are not shown"

@@ -8,6 +8,7 @@ import pytest
 
 from tests.fault.proxy import PASS, Fault, Proxy, black_hole, cut, deaf, delay, drip, proxied, reset, split
 from tests.scripted_server import Peer, scripted
+from tests.timing import hang_s
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -28,7 +29,7 @@ async def through(fault: Fault) -> AsyncIterator[tuple[Proxy, asyncio.StreamRead
 
 async def took(reader: asyncio.StreamReader, count: int) -> float:
     begun = asyncio.get_running_loop().time()
-    await asyncio.wait_for(reader.readexactly(count), 5)
+    await asyncio.wait_for(reader.readexactly(count), hang_s())
     return asyncio.get_running_loop().time() - begun
 
 
@@ -67,21 +68,21 @@ async def test_a_split_makes_two_pieces() -> None:
 async def test_a_cut_is_an_end_after_so_many_bytes(after: int) -> None:
     async with through(cut(after)) as (_, reader, writer):
         writer.write(b"abcdef")
-        assert await asyncio.wait_for(reader.read(), 5) == b"abcdef"[:after]
+        assert await asyncio.wait_for(reader.read(), hang_s()) == b"abcdef"[:after]
 
 
 async def test_a_reset_is_no_clean_end() -> None:
     async with through(reset(3)) as (_, reader, writer):
         writer.write(b"abcdef")
         with pytest.raises(ConnectionResetError):
-            while await asyncio.wait_for(reader.read(100), 5):
+            while await asyncio.wait_for(reader.read(100), hang_s()):
                 pass
     async with through(PASS) as (proxy, reader, writer):
         writer.write(b"a")
         await reader.readexactly(1)
         proxy.reset_all()
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(reader.read(100), 5)
+            await asyncio.wait_for(reader.read(100), hang_s())
 
 
 async def test_a_black_hole_takes_everything_and_what_it_took_never_comes() -> None:
@@ -92,7 +93,7 @@ async def test_a_black_hole_takes_everything_and_what_it_took_never_comes() -> N
         late = await asyncio.open_connection("127.0.0.1", proxy.port)
         for one in (writer, late[1]):
             one.write(b"x" * 1_000_000)
-            await asyncio.wait_for(one.drain(), 5)
+            await asyncio.wait_for(one.drain(), hang_s())
         proxy.fault = PASS
         writer.write(b"b")
         for half_open in (reader, late[0]):
@@ -111,7 +112,7 @@ async def test_a_deaf_one_takes_nothing_until_it_hears_again() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(writer.drain(), 0.2)
         proxy.fault = PASS
-        assert await asyncio.wait_for(reader.readexactly(len(sent)), 10) == sent
+        assert await asyncio.wait_for(reader.readexactly(len(sent)), hang_s()) == sent
 
 
 async def test_an_end_of_one_side_reaches_the_other() -> None:
@@ -120,13 +121,13 @@ async def test_an_end_of_one_side_reaches_the_other() -> None:
 
     async with scripted(says_bye, echo) as server, proxied(server.url) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        assert await asyncio.wait_for(reader.read(), 5) == b"bye"
+        assert await asyncio.wait_for(reader.read(), hang_s()) == b"bye"
         writer.close()
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(b"a")
         await reader.readexactly(1)
         writer.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             while proxy.links:
                 await asyncio.sleep(0.01)
             assert await server.peers[1].reader.read() == b""

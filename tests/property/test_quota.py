@@ -6,6 +6,7 @@ Time is handed to the scripts by putting another text in the place of their one 
 
 import asyncio
 import itertools
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from domain.identity import TenantId
 from tenancy.directory import CALENDAR
-from tenancy.hold import Admitted, Beat, Hold
-from tenancy.limits import ZONED, Amounts, Group, Level, Limit, LimitLine, Meter, Scope, Window, line_of
+from tenancy.hold import Admission, Admitted, Beat, Hold
+from tenancy.limits import ZONED, Amounts, Group, Level, Limit, LimitLine, LimitWindow, Meter, Rolling, Scope, Window, line_of
 from tenancy.periods import clock_of
 from tenancy.quota import LEASE_US, REAPED_US, SETTLED_US, Quota
 from tenancy.rates import Calendar, is_dated, kind_of
@@ -44,10 +45,12 @@ AMOUNTS = [0, 1, 7, 30, 100, 100, 100, 180, 180, 180, 1000, 1000, 1000, 1000]
 
 CHANGES_US = [MIDNIGHT_US, 1_774_746_000_000_000, 1_792_890_000_000_000]
 """Midnight in UTC, and when the clocks of Berlin go forward (2026-03-29) and back (2026-10-25)."""
+HOUR_US = 3_600_000_000
+ROLLING_DAYS = [1, 2, 40]
 ZONES = ["", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"]
 
 
-def limit(level: Level, name: str, meter: Meter, window: Window, amount: int, burst: int, soft: int, zone: str) -> Limit:
+def limit(level: Level, name: str, meter: Meter, window: LimitWindow, amount: int, burst: int, soft: int, zone: str) -> Limit:
     burst_or_none = burst if window is Window.MINUTE and burst else None
     zone = zone if window in ZONED else ""
     return Limit(Scope(level, name), meter, window, amount, burst=burst_or_none, soft=soft if soft else None, zone=zone)
@@ -55,7 +58,9 @@ def limit(level: Level, name: str, meter: Meter, window: Window, amount: int, bu
 
 @st.composite
 def limits(draw: Any, level: Level) -> list[Limit]:
-    kinds = [(m, w) for m in METERS for w in Window if w is not Window.NOW and (w, m) != (Window.MINUTE, Meter.COST_NANOUSD)]
+    windows: list[LimitWindow] = [*(window for window in Window if window is not Window.NOW), *map(Rolling, ROLLING_DAYS)]
+    kinds: list[tuple[Meter, LimitWindow]]
+    kinds = [(m, w) for m in METERS for w in windows if (w, m) != (Window.MINUTE, Meter.COST_NANOUSD)]
     kinds.append((Meter.CONCURRENT_REQUESTS, Window.NOW))
     chosen = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4, unique=True))
     amount, burst, soft = st.sampled_from(AMOUNTS), st.integers(0, 120), st.integers(0, 90)
@@ -116,26 +121,35 @@ class Recount:
                 entry.vector = tuple(map(min, entry.vector, entry.delivered))
 
     def used_and_held(self, tag: str, line: LimitLine, now_us: int) -> tuple[int, int]:
+        if not isinstance(line.window, Rolling):
+            return self.used_and_held_in(tag, line, now_us)
+        hours = {e.opened_us // HOUR_US for e in self.entries} | {int(hour) for _, key, hour in self.seeded if key == line.key}
+        lowest = now_us // HOUR_US - 24 * line.window.days
+        each = [self.used_and_held_in(tag, line, hour * HOUR_US) for hour in hours if hour >= lowest]
+        return sum(used for used, _ in each), sum(held for _, held in each)
+
+    def used_and_held_in(self, tag: str, line: LimitLine, us: int) -> tuple[int, int]:
+        """In the period around a moment; of a rolling window in the hour around it."""
         mine = [e for e in self.entries if e.tag == tag and line.key in keys_of(e.hold, tag)]
         if line.window is Window.NOW:
             return (sum(e.phase == "open" for e in mine),) * 2
-        mine = [e for e in mine if period(line, e.opened_us) == period(line, now_us)]
-        seeded = self.seeded.get((tag, line.key, period(line, now_us)), 0)
+        mine = [e for e in mine if period(line, e.opened_us) == period(line, us)]
+        seeded = self.seeded.get((tag, line.key, period(line, us)), 0)
         return seeded + sum(e.vector[line.meter] for e in mine), sum(e.vector[line.meter] for e in mine if e.phase == "open")
 
     def take_away(self, entry: Entry) -> None:
         """A reaped hold is about to be something else. What was charged for it may have been corrected away, and cannot go twice."""
         lines = {line.key: line for group in entry.hold.groups if group.tag == entry.tag for line in group.lines}
         for line in lines.values():
-            if entry.phase == "reaped" and line.window in CALENDAR:
-                used, held = self.used_and_held(entry.tag, line, entry.opened_us)
+            if entry.phase == "reaped" and has_amount(line):
+                used, held = self.used_and_held_in(entry.tag, line, entry.opened_us)
                 if (missing := entry.vector[line.meter] - (used - held)) > 0:
                     key = entry.tag, line.key, period(line, entry.opened_us)
                     self.seeded[key] = self.seeded.get(key, 0) + missing
 
-    def seed(self, tag: str, line: LimitLine, amount: int, now_us: int) -> None:
-        used, held = self.used_and_held(tag, line, now_us)
-        key = tag, line.key, period(line, now_us)
+    def seed(self, tag: str, line: LimitLine, amount: int, us: int) -> None:
+        used, held = self.used_and_held_in(tag, line, us)
+        key = tag, line.key, period(line, us)
         self.seeded[key] = self.seeded.get(key, 0) + amount - (used - held)
 
 
@@ -146,7 +160,13 @@ def keys_of(hold: Hold, tag: str) -> set[str]:
 FORMATS = {Window.HOUR: "%Y-%m-%d %H", Window.DAY: "%Y-%m-%d", Window.WEEK: "%G-%V", Window.MONTH: "%Y-%m", Window.EVER: ""}
 
 
+def has_amount(line: LimitLine) -> bool:
+    return line.window in CALENDAR or isinstance(line.window, Rolling)
+
+
 def period(line: LimitLine, us: int) -> str:
+    if isinstance(line.window, Rolling):
+        return str(us // HOUR_US)
     zone = clock_of(line.limit.zone) if line.limit.zone else UTC
     return datetime.fromtimestamp(us // 1_000_000, zone).strftime(FORMATS[line.window])
 
@@ -154,6 +174,7 @@ def period(line: LimitLine, us: int) -> str:
 class Twins(RuleBasedStateMachine):
     socket: Path
     admitted = 0
+    waits = 0
     refused = 0
 
     @initialize(
@@ -208,10 +229,22 @@ class Twins(RuleBasedStateMachine):
         expected = self.model.admit(hold, self.now)
         assert self.run(self.twin.admit(hold)) == expected
         Twins.refused += not isinstance(expected, Admitted)
+        self.check_wait(hold, expected)
         if isinstance(expected, Admitted):
             Twins.admitted += 1
             self.recount.open(hold, hold.amounts.vector(), Amounts(requests=hold.amounts.requests).vector(), self.now)
             self.holds = [*self.holds[-7:], hold]
+
+    def check_wait(self, hold: Hold, refused: Admission) -> None:
+        """A rolling window has room when the refusal says so, and not a moment earlier."""
+        if isinstance(refused, Admitted) or not isinstance(refused.line.window, Rolling) or refused.wait_us is None:
+            return
+        for tag in (group.tag for group in hold.groups if group.tag != "u" and refused.line in group.lines):
+            wants, room = hold.amounts.vector()[refused.line.meter], refused.line.amount
+            then = self.now + refused.wait_us
+            assert self.recount.used_and_held(tag, refused.line, then)[0] + wants <= room
+            assert self.recount.used_and_held(tag, refused.line, then - 1)[0] + wants > room
+            Twins.waits += 1
 
     @rule(which=st.sampled_from([(0,), (1,), (2,), (0, 2), (1, 2)]), wants=amounts)
     def admit(self, which: tuple[int, ...], wants: Amounts) -> None:
@@ -259,21 +292,25 @@ class Twins(RuleBasedStateMachine):
         n=st.integers(0, 20), amount=st.integers(0, 200), late=st.integers(0, 3), how=st.sampled_from(["raise", "correct", "correct late"])
     )
     def seed(self, n: int, amount: int, late: int, how: str) -> None:
-        lines = [(group.tag, line) for group in (self.groups[0], self.groups[2]) for line in group.lines if line.window in CALENDAR]
+        lines = [(group.tag, line) for group in (self.groups[0], self.groups[2]) for line in group.lines if has_amount(line)]
         if not lines:
             return
         tag, line = lines[n % len(lines)]
         calendar = Calendar()
         calendar.turn_to(self.now)
-        used, held = self.recount.used_and_held(tag, line, self.now)
         kind = kind_of(line.window, line.limit.zone)
-        now = calendar.periods[kind]
-        earlier = now - (10**8 if is_dated(kind) else 1)
+        period, us = calendar.periods[kind], self.now
+        if isinstance(line.window, Rolling):
+            hours_ago = (0, 1, 24 * line.window.days, 24 * line.window.days + 1)[late]
+            period, us = period - hours_ago, us - hours_ago * HOUR_US
+        elif late == 3:
+            period -= 10**8 if is_dated(kind) else 1
+        used, held = self.recount.used_and_held_in(tag, line, us)
         instead_of = {"raise": None, "correct": used - held, "correct late": used - held + late}[how]
-        seed = Seed(line.key, line.window, earlier if late == 3 else now, amount, instead_of, line.limit.zone)
-        expected = None if seed.period != now else used - held
+        seed = Seed(line.key, line.window, period, amount, instead_of, line.limit.zone)
+        expected = None if late == 3 else used - held
         if expected is not None and (instead_of == expected or (instead_of is None and amount > expected)):
-            self.recount.seed(tag, line, amount, self.now)
+            self.recount.seed(tag, line, amount, us)
             expected = amount
         assert self.model.seed(tag, [seed], self.now) == [expected]
         assert self.run(self.twin.seed(tag, [seed])) == [expected]
@@ -311,3 +348,45 @@ def test_model_and_scripts_are_twins(socket: Path, record_property: Any) -> None
     )
     record_property("figure", f"{examples * steps} steps, {Twins.admitted} admitted, {Twins.refused} refused")
     assert min(Twins.admitted, Twins.refused) > 5, "histories in which nothing happens"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rolling_windows_over_days_of_requests(socket: Path, seed: int) -> None:
+    """Long histories, of which the short ones above have none: windows that fill up, wait and empty hour by hour."""
+    rng = random.Random(seed)
+    Twins.socket, Twins.waits = socket, 0
+    twins = Twins()
+
+    def some(most: int = 12) -> Amounts:
+        return Amounts(*(rng.randint(0, most) for _ in range(4)), requests=rng.randint(0, 2))
+
+    def rolling(level: Level, *meters: tuple[Meter, int, int]) -> list[Limit]:
+        return [limit(level, "t", meter, Rolling(days), amount, 0, 0, "") for meter, days, amount in meters]
+
+    try:
+        twins.begin(
+            tenant=rolling(Level.TENANT, (Meter.TOKENS, 1, 150), (Meter.COST_NANOUSD, 2, 120)),
+            key=[limit(Level.KEY, "t", Meter.REQUESTS, Window.DAY, 1000, 0, 0, ""), *rolling(Level.KEY, (Meter.REQUESTS, 1, 40))],
+            shared=rolling(Level.GLOBAL, (Meter.UNITS, 40, 2000)),
+            users=rolling(Level.USER, (Meter.TOKENS, 2, 60)),
+            near=MIDNIGHT_US,
+            start=0,
+        )
+        for _ in range(400):
+            step = rng.random()
+            if step < 0.35:
+                twins.admit(rng.choice([(0,), (1,), (2,), (0, 2)]), some())
+            elif step < 0.45:
+                twins.admit_for_a_user(rng.randrange(4), some())
+            elif step < 0.65:
+                twins.settle(rng.randrange(8), some())
+            elif step < 0.75:
+                twins.beat(rng.randrange(8), some(3), some())
+            elif step < 0.82:
+                twins.seed(rng.randrange(21), rng.randint(0, 60), rng.randrange(4), rng.choice(["raise", "correct", "correct late"]))
+            else:
+                twins.pass_time(rng.choice([1, LEASE_US, HOUR_US - 1, HOUR_US, 3 * HOUR_US, 24 * HOUR_US]))
+            twins.both_show_the_same_and_nothing_is_negative()
+        assert twins.waits > 5, "windows that are never full"
+    finally:
+        twins.teardown()

@@ -22,6 +22,7 @@ from gateway.admin.access import ROLE_TABLE
 from tests.admin_harness import API, OWNER
 from tests.admin_socket import AdminSocket, admin_socket
 from tests.scale import scaled
+from tests.timing import hang_s
 
 EXAMPLES = scaled(6, 100)
 RUNS = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -39,7 +40,7 @@ CHECKS: list[Any] = [
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminSocket]:
     with admin_socket(tmp_path_factory.mktemp("admin")) as made:
         for path, value in (("/tenants", {"name": "acme"}), ("/tenants/acme/projects", {"name": "web"})):
-            assert httpx.post(made.url + API + path, json=value, headers=OWNER, trust_env=False).status_code == 201
+            assert httpx.post(made.url + API + path, json=value, headers=OWNER, trust_env=False, timeout=hang_s()).status_code == 201
         yield made
 
 
@@ -47,7 +48,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminSocket]:
 def document(port: AdminSocket) -> Any:
     refusals = ["400", "401", "403", "404", "409", "413", "415", "422", "428"]
     config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": refusals}}})
-    return schemathesis.openapi.from_url(f"{port.url}{API}/openapi.json", config=config, headers=OWNER)
+    return schemathesis.openapi.from_url(f"{port.url}{API}/openapi.json", config=config, headers=OWNER, timeout=hang_s())
 
 
 @pytest.mark.parametrize(
@@ -64,12 +65,12 @@ def test_the_port_does_what_its_document_says(document: Any, method: str, path: 
     @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
     @RUNS
     def positive(case: schemathesis.Case) -> None:
-        case.call_and_validate(headers=OWNER, checks=CHECKS)
+        case.call_and_validate(headers=OWNER, checks=CHECKS, timeout=hang_s())
 
     @given(case=operation.as_strategy(generation_mode=GenerationMode.NEGATIVE))
     @RUNS
     def negative(case: schemathesis.Case) -> None:
-        case.call_and_validate(headers=OWNER, checks=CHECKS)
+        case.call_and_validate(headers=OWNER, checks=CHECKS, timeout=hang_s())
 
     positive()
     if not operation.body and not list(operation.iter_parameters()):

@@ -18,7 +18,7 @@ from backends.simengine.publishers import LoadPublisher
 from backends.simengine.settings import PRESETS, SimSettings
 from domain.membership import LoadPush
 from tests.load_push import recorded, report
-from tests.timing import HANG_S
+from tests.timing import hang_s
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 Publishers: TypeAlias = Callable[[], "zmq.Socket[bytes]"]
@@ -66,7 +66,7 @@ async def subscribed(context: Context, *endpoints: str) -> AsyncIterator[tuple[L
 
 async def until(true: Callable[[], object], what: object = None) -> None:
     try:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(hang_s()):
             while not true():
                 await asyncio.sleep(0.01)
     except TimeoutError:
@@ -147,10 +147,9 @@ async def test_every_rank_has_its_port_and_what_real_sglang_sent_is_read(context
             for _, topic, number, payload in recorded():
                 sockets[0].send_multipart([topic, number.to_bytes(8, "big"), payload])
             sockets[1].send_multipart([b"load", (1).to_bytes(8, "big"), report(2, 3, rank=1)])
-            return load(reports) is not None
+            return load(reports) == (2, 3)  # the recording's last report says nothing runs; on a busy machine it is read in several turns
 
         await until(sent)
-        assert load(reports) == (2, 3)
         assert reports.counts.refused == 0
 
 
@@ -199,7 +198,7 @@ async def test_a_flood_leaves_the_loop_its_turns(context: Context, publishers: P
         for _ in range(20_000):
             publisher.send_multipart([b"load", next(number).to_bytes(8, "big"), report(1, 2)])
         longest, last = 0.0, time.process_time()
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(hang_s()):
             while reports.counts.reports < 20_000:
                 await asyncio.sleep(0)
                 longest, last = max(longest, time.process_time() - last), time.process_time()

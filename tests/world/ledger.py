@@ -35,6 +35,10 @@ class Ledger:
         """See `tenancy.usage.SpendReader`."""
         return spent_in(self.rows.values(), level, since_s)
 
+    async def spent_per_hour(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
+        """See `tenancy.usage.SpendReader`."""
+        return spent_in(self.rows.values(), level, since_s, per_hour=True)
+
     async def booked(self, request_ids: Collection[str]) -> set[str]:
         """See `tenancy.usage.SpendReader`."""
         return {one for one in request_ids if one in self.rows}

@@ -9,6 +9,7 @@ from gateway.admin.routes.adapters import router as adapters
 from gateway.admin.routes.alerts import router as alerts
 from gateway.admin.routes.audit import router as audit
 from gateway.admin.routes.backends import router as backends
+from gateway.admin.routes.cache import router as cache
 from gateway.admin.routes.caller import router as caller
 from gateway.admin.routes.explanations import router as explanations
 from gateway.admin.routes.gateway import router as gateway
@@ -40,6 +41,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     prices,
     usage,
     adapters,
+    cache,
     explanations,
     policies,
     rollouts,

@@ -42,6 +42,8 @@ class ProcessShown(BaseModel):
     pid: int | None
     restarts: int = Field(description="Unexpected ends since the start.")
     last_end: str
+    refused_replacements: int = Field(description="Replacements that did not start in a reload, so that the old process stayed.")
+    last_refusal: str = Field(description="Why the last one of them did not start.")
 
 
 class StoresShown(BaseModel):
@@ -115,7 +117,17 @@ async def show(call: Asking) -> Response:
             )
             for worker in workers
         ],
-        processes=[ProcessShown(name=s.name, pid=s.pid, restarts=s.restarts, last_end=s.last_end) for s in supervision.slots],
+        processes=[
+            ProcessShown(
+                name=slot.name,
+                pid=slot.pid,
+                restarts=slot.restarts,
+                last_end=slot.last_end,
+                refused_replacements=slot.refused_replacements,
+                last_refusal=slot.last_refusal,
+            )
+            for slot in supervision.slots
+        ],
         stores=StoresShown(
             database="reachable" if reachable else "away",
             counters=gateway.counters,
@@ -131,7 +143,14 @@ async def show(call: Asking) -> Response:
 
 @router.post("/gateway/reload", status_code=202, response_model=Signalled, responses=POST_ERRORS, summary="Take up settings or code")
 async def reload(call: Posting, body: Reload) -> Response:
-    """Replace the gateway's processes one by one; no connection is refused, and a process that cannot start leaves the old one."""
+    """Replace the gateway's processes one by one; no connection is refused, and a process that cannot start leaves the old one.
+
+    Settings and secrets with which no process could start are refused (409), and nothing is replaced.
+    """
+    gateway, _ = _here(call)
+    refusal = await gateway.refusal(new_start=body.what == "code")
+    if refusal:
+        raise AdminProblem(409, "settings_refused", f"{refusal}\nnothing was reloaded")
     return await _signalled(call, SIGNALS[body.what], f"gateway.reload.{body.what}")
 
 

@@ -31,7 +31,7 @@ from gateway.admin.describe import (
     page_of,
 )
 from gateway.admin.guard import GuardedRoute
-from gateway.admin.problem import AdminProblem, etag_of, not_found
+from gateway.admin.problem import AdminProblem, etag_of, not_found, sentence
 from tenancy.accounts import LimitRecord
 from tenancy.directory import GLOBAL_TAG
 from tenancy.directory_ports import DirectoryChange, NotFound
@@ -45,9 +45,9 @@ from tenancy.limits import (
     Level,
     Limit,
     LimitLine,
+    LimitWindow,
     Meter,
     Scope,
-    Window,
     check_soft,
     counted,
     line_of,
@@ -55,8 +55,10 @@ from tenancy.limits import (
     public_id,
     shown_amount,
     state_key,
+    window_named,
+    window_words,
 )
-from tenancy.money import DOLLARS, dollars_of, nanousd_of
+from tenancy.money import DOLLARS, dollars_of
 
 router = APIRouter(route_class=GuardedRoute, tags=["Limits"])
 
@@ -64,18 +66,24 @@ LimitId = Annotated[
     str,
     Path(
         max_length=512,
-        description="`level:name:meter:window`, for instance `tenant:acme:requests:minute`, `project:acme/web:cost_usd:day` or "
-        "`global::concurrent_requests:now`.",
+        description="`level:name:meter:window`, for instance `tenant:acme:requests:minute`, `project:acme/web:cost_usd:day`, "
+        "`tenant:acme:cost_usd:rolling-30d` (any 30 days; 1 to 366) or `global::concurrent_requests:now`.",
     ),
 ]
+NO_RAISE: Final = "the limit is {} without a raise; raise it to more, or set a lower limit"
+NO_LIMIT_ID: Final = (
+    "is no id of a limit; write level:name:meter:window, as tenant:acme:requests:minute, with a level of "
+    f"{', '.join(level.value for level in Level)}, a meter of {', '.join(map(meter_name, Meter))}, "
+    f"and a window of {', '.join(window_words())}"
+)
 OWN_BOUNDS_REFUSED: Final = "What bounds a tenant is set for it; set limits of its projects, its keys and the users of its projects."
 
 
 def _written(value: Any) -> Any:
     """The amount itself, when it can be one of some meter. Which form the meter takes is checked once the meter is known."""
     if isinstance(value, str):
-        nanousd_of(value, MAX_AMOUNT)
-    elif isinstance(value, float):
+        return value
+    if isinstance(value, float):
         raise ValueError('money is written as text, as "12.50", because a JSON number may be rounded; other amounts are whole numbers')
     elif isinstance(value, bool) or not isinstance(value, int):
         raise ValueError('write a whole number, or for cost_usd dollars as text, as "12.50"')
@@ -199,7 +207,7 @@ async def raise_(call: Posting, limit_id: LimitId, body: RaiseBody) -> Response:
         if body.until_unix <= call.parts.wall():
             raise AdminProblem(400, "invalid_value", "until_unix: is over already.", "until_unix")
         if to is None or to <= limit.amount:
-            raise AdminProblem(400, "invalid_value", f"to: the limit is {shown_amount(limit.meter, limit.amount)} without a raise.", "to")
+            raise AdminProblem(400, "invalid_value", f"to: {NO_RAISE.format(shown_amount(limit.meter, limit.amount))}.", "to")
         thresholds = {"amount": limit.amount, "burst": limit.burst, "soft": limit.soft, "zone": limit.zone}
         raised = _limit(place, {**thresholds, "raised_to": to, "raised_until_unix": body.until_unix})
         stored = await books.directory.limits.put(call.tenant, raised, record.version)
@@ -269,18 +277,18 @@ def _in_dollars(meter: Meter, amounts: dict[str, int | None]) -> dict[str, str |
     return {f"{name}_usd": dollars_of(amount) if money and amount is not None else None for name, amount in amounts.items()}
 
 
-def _parse_id(written: str) -> tuple[tuple[Scope, Meter, Window], str]:
+def _parse_id(written: str) -> tuple[tuple[Scope, Meter, LimitWindow], str]:
     """The limit that an id names, and the meter's name as written in it."""
     level, _, rest = written.partition(":")
     name, _, ending = rest.rpartition(":")
     name, _, meter = name.rpartition(":")
     try:
-        place = Scope(Level(level), name), METERS_BY_NAME[meter], Window(ending)
+        place = Scope(Level(level), name), METERS_BY_NAME[meter], window_named(ending)
     except (ValueError, KeyError):
         place = None
     # one spelling for each limit, as `id_of` writes it, and the older one of money
     if place is None or written not in (public_id(*place), state_key(*place)) or not written.isprintable():
-        raise not_found()
+        raise AdminProblem(404, "not_found", f"limit_id: {written[:128]!r} {NO_LIMIT_ID}.", "limit_id")
     return place, meter
 
 
@@ -299,7 +307,7 @@ def _check_own(call: AdminCall, scope: Scope) -> None:
     raise not_found()
 
 
-def _limit(place: tuple[Scope, Meter, Window], fields: dict[str, Any], *, newly: bool = False) -> Limit:
+def _limit(place: tuple[Scope, Meter, LimitWindow], fields: dict[str, Any], *, newly: bool = False) -> Limit:
     try:
         limit = Limit(*place, **fields)
         if newly:
@@ -307,10 +315,10 @@ def _limit(place: tuple[Scope, Meter, Window], fields: dict[str, Any], *, newly:
         return limit
     except ValueError as error:
         named = str(error).partition(" ")[0]
-        raise AdminProblem(400, "invalid_value", f"{error}.", named if named in fields else None) from None
+        raise AdminProblem(400, "invalid_value", sentence(error), named if named in fields else None) from None
 
 
-async def _find(directory: DirectoryChange, call: AdminCall, place: tuple[Scope, Meter, Window]) -> LimitRecord | None:
+async def _find(directory: DirectoryChange, call: AdminCall, place: tuple[Scope, Meter, LimitWindow]) -> LimitRecord | None:
     try:
         return await directory.limits.get(call.tenant, *place)
     except NotFound:

@@ -66,7 +66,7 @@ class Listener:
         """The caller has read too slowly, and is cut off before anything more is written."""
 
 
-_NOBODY: Final = Listener()
+NOBODY: Final = Listener()
 
 
 class Exchange(msgspec.Struct, eq=False):
@@ -91,7 +91,7 @@ class Exchange(msgspec.Struct, eq=False):
     """The reply is over, well or badly."""
     gone: bool = False
     """The caller's connection is lost."""
-    listener: Listener = _NOBODY
+    listener: Listener = NOBODY
     task: asyncio.Task[None] | None = None
     """The coroutine serving this; held here because the loop keeps only weak references to tasks."""
     body_most: int = 0
@@ -264,14 +264,14 @@ class Exchange(msgspec.Struct, eq=False):
         """Drop the connection without another byte."""
         self._free_body()
         self.finished = True
-        self.listener = _NOBODY
+        self.listener = NOBODY
         self._connection.abort()
 
     def _finish(self, *, close: bool) -> None:
         if self.body_reserved:
             self._free_body()
         self.finished = True
-        self.listener = _NOBODY
+        self.listener = NOBODY
         self._connection.exchange_over(close=close)
 
     # --- the caller's connection ----------------------------------------------------------------------------------

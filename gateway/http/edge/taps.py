@@ -20,6 +20,7 @@ from domain.ask import Ask, Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
+from gateway.answers.embeddings import MergeTap
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named, string_of
 from gateway.http.edge.reply_document import (
     NOT_A_REPLY,
@@ -428,6 +429,8 @@ def taps_for(ask: Ask, story: Story, clock: Clock, engine_model: str, names: fro
     # an engine with several names for its model answers in whichever it likes
     if story.asked.model != engine_model or (names is not None and len(names) > 1):
         taps.append(RenameTap({engine_model, *(names or ())}, story.asked.model))
+    if story.looked_up.merge is not None:
+        taps.append(MergeTap(story.looked_up.merge))
     return judge if len(taps) == 1 else ReplyChain(taps, judge)
 
 

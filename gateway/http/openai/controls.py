@@ -13,6 +13,8 @@ from domain.faults import Fault, Kind
 
 CONTROLS: Final = frozenset(
     {
+        # the answer cache's controls, in the form of LiteLLM's clients (`Ask.cache`)
+        "cache",
         # isolation between tenants: the gateway sets its own salt, so that no cache timing tells one tenant what another sent
         "cache_salt",
         "extra_key",  # SGLang's second salt

@@ -2,6 +2,7 @@
 embedding."""
 
 from tenancy.stores.memory.adapters import MemoryAdapterStore
+from tenancy.stores.memory.cache_purges import MemoryCachePurges
 from tenancy.stores.memory.counters import MemoryCounters, SteadyWall, up_time
 from tenancy.stores.memory.directory import MemoryDirectory
 from tenancy.stores.memory.members import MemoryMemberStore
@@ -10,6 +11,7 @@ from tenancy.stores.memory.rollouts import MemoryRolloutStore
 
 __all__ = [
     "MemoryAdapterStore",
+    "MemoryCachePurges",
     "MemoryCounters",
     "MemoryDirectory",
     "MemoryMemberStore",

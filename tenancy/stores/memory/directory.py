@@ -17,7 +17,7 @@ from domain.identity import KeyId, ProjectId, TenantId
 from tenancy.accounts import DEFAULT_ORGANISATION, Contents, LimitRecord, Organisation, Project, Tenant
 from tenancy.directory_ports import DirectoryChange, NotFound, Within
 from tenancy.keys import KeyRecord
-from tenancy.limits import Level, Limit, Meter, Scope, Window, state_key
+from tenancy.limits import Level, Limit, LimitWindow, Meter, Scope, state_key
 from tenancy.prices import Price
 from tenancy.stores import rules
 from tenancy.stores.rules import page_size
@@ -273,7 +273,7 @@ class MemoryLimits:
         reached = {key: record for key, record in self._state.limits.items() if rules.reaches(within, record.tenant)}
         return page_of(reached, after, limit)
 
-    async def get(self, within: Within, scope: Scope, meter: Meter, window: Window) -> LimitRecord:
+    async def get(self, within: Within, scope: Scope, meter: Meter, window: LimitWindow) -> LimitRecord:
         record = self._state.limits.get(state_key(scope, meter, window))
         if record is None or not rules.reaches(within, record.tenant):
             raise rules.no_limit(scope, meter, window)
@@ -289,7 +289,7 @@ class MemoryLimits:
         self._state.dirty = True
         return record
 
-    async def remove(self, within: Within, scope: Scope, meter: Meter, window: Window, version: int) -> None:
+    async def remove(self, within: Within, scope: Scope, meter: Meter, window: LimitWindow, version: int) -> None:
         stored = await self.get(within, scope, meter, window)
         if stored.version != version:
             raise rules.changed(f"the limit {rules.key_of_limit(stored.limit)!r}")

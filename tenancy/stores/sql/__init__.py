@@ -3,6 +3,7 @@ the schema (`migrations/`)."""
 
 from tenancy.stores.sql.adapters import SqlAdapterStore
 from tenancy.stores.sql.alerts import SqlAlerts
+from tenancy.stores.sql.cache_purges import SqlCachePurges
 from tenancy.stores.sql.directory import SqlDirectory
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
 from tenancy.stores.sql.ledger import SqlUsageStore
@@ -16,6 +17,7 @@ from tenancy.stores.sql.usage_queries import SqlUsageQueries
 __all__ = [
     "SqlAdapterStore",
     "SqlAlerts",
+    "SqlCachePurges",
     "SqlChange",
     "SqlDirectory",
     "SqlJournal",

@@ -48,10 +48,11 @@ class SqlAlerts:
         async with self._transaction() as connection:
             await connection.execute(sa.update(budget_alert).where(budget_alert.c.id == alert_id).values(**values))
 
-    async def rearm(self, alert_ids: Collection[str]) -> None:
-        over = budget_alert.c.next_try_unix.is_(None)  # what is still to be posted stays
+    async def rearm(self, alert_ids: Collection[str]) -> set[str]:
+        these = budget_alert.c.id.in_(sorted(alert_ids))
         async with self._transaction() as connection:
-            await connection.execute(sa.delete(budget_alert).where(budget_alert.c.id.in_(sorted(alert_ids)), over))
+            await connection.execute(sa.delete(budget_alert).where(these, budget_alert.c.next_try_unix.is_(None)))
+            return set((await connection.execute(sa.select(budget_alert.c.id).where(these))).scalars())
 
     async def newest(self, limit: int, limit_id_begins: str = "") -> list[BudgetAlert]:
         query = sa.select(budget_alert).order_by(budget_alert.c.at_unix.desc(), budget_alert.c.id).limit(limit)

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from tenancy.accounts import LimitRecord
 from tenancy.directory_ports import Within
-from tenancy.limits import Level, Limit, Meter, Scope, Window, state_key
+from tenancy.limits import Level, Limit, LimitWindow, Meter, Scope, state_key, window_named
 from tenancy.stores import rules
 from tenancy.stores.sql.schema import api_key, organisation, project, tenant, usage_limit
 from tenancy.stores.sql.transaction import Writer
@@ -22,7 +22,7 @@ class SqlLimits:
         wanted = sa.select(usage_limit) if within is None else sa.select(usage_limit).where(usage_limit.c.tenant == within)
         return list(map(limit_of, await self._writer.page(wanted, usage_limit.c.id, after, limit)))
 
-    async def get(self, within: Within, scope: Scope, meter: Meter, window: Window) -> LimitRecord:
+    async def get(self, within: Within, scope: Scope, meter: Meter, window: LimitWindow) -> LimitRecord:
         row = await self._writer.first(sa.select(usage_limit).where(usage_limit.c.id == state_key(scope, meter, window)))
         if row is None or not rules.reaches(within, row["tenant"]):
             raise rules.no_limit(scope, meter, window)
@@ -43,7 +43,7 @@ class SqlLimits:
         await self._writer.run(sa.insert(usage_limit).values(**place, **counted, **values))
         return LimitRecord(limit, owner)
 
-    async def remove(self, within: Within, scope: Scope, meter: Meter, window: Window, version: int) -> None:
+    async def remove(self, within: Within, scope: Scope, meter: Meter, window: LimitWindow, version: int) -> None:
         await self._writer.begin()
         stored = await self.get(within, scope, meter, window)
         key = rules.key_of_limit(stored.limit)
@@ -78,7 +78,7 @@ def limit_of(row: Any) -> LimitRecord:
     limit = Limit(
         scope=Scope(Level(row["level"]), row["name"]),
         meter=Meter[row["meter"].upper()],
-        window=Window(row["counted_per"]),
+        window=window_named(row["counted_per"]),
         amount=row["amount"],
         burst=row["burst"],
         soft=row["soft"],

@@ -171,6 +171,19 @@ lora_adapter = sa.Table(
 )
 """Registered adapters."""
 
+cache_purge = sa.Table(
+    "cache_purge",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at_unix", sa.Float, nullable=False),
+    sa.Column("owner", sa.String(128), nullable=False),
+    sa.Column("model", sa.String(256), nullable=False),
+    sa.Column("namespace", sa.String(64), nullable=False),
+    sa.Column("end_user", sa.String(64), nullable=False),
+    sa.Column("before_unix", sa.Float, nullable=True),
+)
+"""Purges of the answer cache."""
+
 change = sa.Table(
     "change",
     metadata,

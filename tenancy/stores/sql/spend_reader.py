@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tenancy.drift import added
 from tenancy.limits import Amounts, Level
-from tenancy.periods import DAY_S
+from tenancy.periods import DAY_S, HOUR_S
 from tenancy.stores.sql.schema import usage_event, usage_quarter, usage_total
-from tenancy.usage import MAX_SPENT, LedgerAway, Spent
+from tenancy.usage import MAX_SPENT, MAX_SPENT_HOURS, LedgerAway, Spent
 
 NAMED_AT_MOST: Final = 500
 """Scopes that are named in a query; above it, reading all scopes is cheaper than selecting those that were asked for."""
@@ -51,6 +51,10 @@ class SqlSpendReader:
         earlier = await self._of_level(level, names, usage_quarter, rest_of_day, most)
         return await asyncio.to_thread(added, earlier, await self.spent_by(level, names, first + dt.timedelta(days=1), most=most))
 
+    async def spent_per_hour(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT_HOURS) -> list[Spent]:
+        since = [usage_quarter.c.day >= EPOCH + dt.timedelta(days=since_s // DAY_S), usage_quarter.c.begins_s >= since_s]
+        return await self._of_level(level, names, usage_quarter, since, most, per_hour=True)
+
     async def booked(self, request_ids: Collection[str]) -> set[str]:
         booked: set[str] = set()
         wanted = list(request_ids)
@@ -60,37 +64,32 @@ class SqlSpendReader:
         return booked
 
     async def _of_level(
-        self, level: Level, names: Collection[str], counted: sa.Table, when: Sequence[sa.ColumnElement[bool]], most: int
+        self,
+        level: Level,
+        names: Collection[str],
+        counted: sa.Table,
+        when: Sequence[sa.ColumnElement[bool]],
+        most: int,
+        *,
+        per_hour: bool = False,
     ) -> list[Spent]:
+        async def read(columns: tuple[str, ...], some: Collection[str]) -> list[Spent]:
+            query, by = _sums_of(columns, some, counted, when)
+            if per_hour:
+                hour = (counted.c.begins_s // sa.literal_column(f"{HOUR_S}", sa.BigInteger)).label("hour")
+                query = query.add_columns(hour).order_by(None).order_by(hour.desc()).group_by(*by, hour).limit(most)
+            elif by:
+                query = query.group_by(*by).limit(most)
+            scoped = len([name for name in columns if name != "end_user"])
+            return await asyncio.to_thread(_spent, await self._rows(query), scoped, len(columns))
+
         if level is not Level.USER:
-            return await self._read(_COLUMNS[level], names, counted, when, most)
+            return await read(_COLUMNS[level], names)
         # end users of a whole tenant and those of one project are different scopes
         tenants = [name for name in names if "/" not in name]
         projects = [name for name in names if "/" in name]
-        spent = await self._read(("tenant", "end_user"), tenants, counted, when, most) if tenants else []
-        return spent + (await self._read(("tenant", "project", "end_user"), projects, counted, when, most) if projects else [])
-
-    async def _read(
-        self, columns: tuple[str, ...], names: Collection[str], counted: sa.Table, when: Sequence[sa.ColumnElement[bool]], most: int
-    ) -> list[Spent]:
-        """The sums of `counted`, whose rows have the labels of the totals of their day, over the rows of `when`."""
-        total = usage_total.c
-        sums = counted.c
-        by = [total[name] for name in columns]
-        input_, output, cost = (sa.func.sum(sums[name]) for name in ("prompt_tokens", "completion_tokens", "cost_nanousd"))
-        query = sa.select(*by, input_, output, sa.func.sum(sums.units), cost, sa.func.sum(sums.requests - sums.free_requests)).where(*when)
-        if counted is not usage_total:
-            query = query.select_from(counted.join(usage_total, (sums.day == total.day) & (sums.bucket == total.bucket)))
-        if "end_user" in columns:
-            query = query.where(total.end_user != "").order_by(cost.desc(), input_.desc())
-        if by:
-            query = query.group_by(*by).limit(most)
-            first = {name.partition("/")[0] for name in names}
-            if len(first) <= NAMED_AT_MOST:
-                query = query.where(by[0].in_(sorted(first)))
-        scoped = [name for name in columns if name != "end_user"]
-        rows = await self._rows(query)
-        return await asyncio.to_thread(_spent, rows, len(scoped), len(columns))
+        spent = await read(("tenant", "end_user"), tenants) if tenants else []
+        return spent + (await read(("tenant", "project", "end_user"), projects) if projects else [])
 
     async def _rows(self, query: sa.Select[Any]) -> list[Any]:
         try:
@@ -100,8 +99,35 @@ class SqlSpendReader:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
 
 
+def _sums_of(
+    columns: tuple[str, ...], names: Collection[str], counted: sa.Table, when: Sequence[sa.ColumnElement[bool]]
+) -> tuple[sa.Select[Any], list[sa.ColumnElement[Any]]]:
+    """The question for sums of `counted`, whose rows have the labels of the totals of their day, over the rows of `when`; and the columns
+    that it is to be grouped by."""
+    total = usage_total.c
+    sums = counted.c
+    by: list[sa.ColumnElement[Any]] = [total[name] for name in columns]
+    input_, output, cost = (sa.func.sum(sums[name]) for name in ("prompt_tokens", "completion_tokens", "cost_nanousd"))
+    query = sa.select(*by, input_, output, sa.func.sum(sums.units), cost, sa.func.sum(sums.requests - sums.free_requests)).where(*when)
+    if counted is not usage_total:
+        query = query.select_from(counted.join(usage_total, (sums.day == total.day) & (sums.bucket == total.bucket)))
+    if "end_user" in columns:
+        query = query.where(total.end_user != "").order_by(cost.desc(), input_.desc())
+    if by:
+        first = {name.partition("/")[0] for name in names}
+        if len(first) <= NAMED_AT_MOST:
+            query = query.where(by[0].in_(sorted(first)))
+    return query, by
+
+
 def _spent(rows: list[Any], scoped: int, columns: int) -> list[Spent]:
+    amounts = slice(columns, columns + 5)
     return [
-        Spent("/".join(row[:scoped]), row[scoped] if scoped < columns else "", Amounts(*(int(value or 0) for value in row[columns:])))
+        Spent(
+            "/".join(row[:scoped]),
+            row[scoped] if scoped < columns else "",
+            Amounts(*(int(value or 0) for value in row[amounts])),
+            *(int(hour) for hour in row[columns + 5 :]),
+        )
         for row in rows
     ]

@@ -16,7 +16,7 @@ from tenancy.hold import Admission, Admitted, Beat, Hold, LimitStatus, LimitUsag
 from tenancy.limits import MOST_LABELS, Amounts, Group
 from tenancy.ports import CountersAway
 from tenancy.quota import NOTHING
-from tenancy.rates import DAY, EVER, MONTH, NOW, RATE, Calendar, CompiledGroup, Prepared, is_dated
+from tenancy.rates import DAY, EVER, HOUR_US, MONTH, NOW, RATE, Calendar, CompiledGroup, Prepared, days_of, is_dated
 from tenancy.seeds import Seed
 from tenancy.stores.valkey.client import Scripts
 
@@ -87,7 +87,9 @@ class ValkeyCounters:
                 self.crowded += 1
             if verdict == _REFUSED:
                 await self._undo(hold.groups[:place], hold_id)
-                return refusal(at.plan, vector, heres, now_us, self._calendar.ends_us)
+                lines = len(at.plan.lines)
+                fits_us = [hour * HOUR_US for hour in heres[lines:]]
+                return refusal(at.plan, vector, heres[:lines], now_us, self._calendar.ends_us, fits_us)
             came = vector if verdict == _ADMITTED else NOTHING
             statuses += limit_statuses(at.plan, came, heres, now_us, self._calendar.ends_us)
         return Admitted(statuses)
@@ -145,7 +147,9 @@ class ValkeyCounters:
         cells = 2 * len(at.plan.cells)
         counted = [(ahead_us, 0) for ahead_us in numbers[:rates]]
         counted += zip(numbers[rates : rates + cells : 2], numbers[rates + 1 : rates + cells : 2], strict=True)
-        counted += [(0, held) for held in numbers[rates + cells :]]
+        windows = len(numbers) - 2 * len(at.plan.rolling)
+        counted += [(0, held) for held in numbers[rates + cells : windows]]
+        counted += zip(numbers[windows::2], numbers[windows + 1 :: 2], strict=True)
         return line_states(at.plan, counted, now_us, self._calendar.ends_us)
 
     async def seed(self, tag: str, seeds: Sequence[Seed]) -> list[int | None]:
@@ -156,13 +160,17 @@ class ValkeyCounters:
             for seed in seeds[start : start + SEEDS_AT_ONCE]:
                 kind = seed.kind
                 instead_of = -1 if seed.instead_of is None else seed.instead_of
-                wanted += [_KINDS.get(kind, _DATED) + seed.key, 0 if is_dated(kind) else kind, seed.period, seed.settled, instead_of]
+                if days := days_of(kind):
+                    wanted += [seed.key, -days, seed.period, seed.settled, instead_of]
+                else:
+                    wanted += [_KINDS.get(kind, _DATED) + seed.key, 0 if is_dated(kind) else kind, seed.period, seed.settled, instead_of]
             reply = await self._scripts.run("seed", (own + b"s", own + b"d"), (_pack(wanted),))
             settled += (None if amount < 0 else amount for amount in _numbers(reply))
         return settled
 
     async def _decide(self, group: Group, hold_id: bytes, vector: bytes) -> tuple[_Packed, int, int, list[int]]:
-        """The verdict of the script about one group, the store's time, and where each line stands. Raises CountersAway."""
+        """The verdict of the script about one group, the store's time, and where each line stands; behind them, where a line refuses,
+        the hour at which each rolling window has room. Raises CountersAway."""
         for _ in range(_TURNS):
             at = self._pack(group)
             current = at.current or ()
@@ -205,7 +213,7 @@ class ValkeyCounters:
                 self._packed.clear()
             plan = self._prepared.plan(group)
             lines: list[int | str] = [len(plan.rates), len(plan.cells), len(plan.gauges)]
-            for line in plan.lines:
+            for line in plan.lines[: len(plan.lines) - len(plan.rolling)]:
                 # Lua counts meters from 1
                 field = _KINDS.get(line.kind, _DATED) + line.key
                 if line.kind == RATE:
@@ -217,6 +225,10 @@ class ValkeyCounters:
                     lines += [field, kind, line.meter + 1, line.amount]
             if plan.label:
                 lines += [plan.label, plan.keep_us, self._most_labels]
+            if plan.rolling:
+                lines += [*(() if plan.label else (False, 0, 0)), len(plan.rolling)]
+                for days, meter, key, amount in plan.rolling:
+                    lines += [key, days, meter + 1, amount]
             own = f"tg:{{{group.tag}}}:".encode()
             dated = any(is_dated(kind) for kind, _, _, _ in plan.cells)
             current = (self._calendar.from_us, self._calendar.until_us) if dated else None

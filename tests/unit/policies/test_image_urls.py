@@ -50,6 +50,23 @@ def test_addresses_and_patterns_without_a_name_are_refused(host: str) -> None:
         ImageUrls(hosts=[host])
 
 
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("https://x", "has 'https://x', which has a scheme or a path; write a host name without scheme or path"),
+        ("https://a.b/c", "which has a scheme or a path; write a host name without scheme or path, as a.b"),
+        ("a.b/", "write a host name without scheme or path, as a.b"),
+        ("Images.example.com", "which has capital letters; write images.example.com"),
+        ("localhost", "which is no name of a host; write a name with a dot, as images.example.com"),
+    ],
+)
+def test_a_refused_host_is_named_with_what_to_write_instead(host: str, said: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ImageUrls(hosts=["images.example.com", host])
+    assert said in str(refused.value)
+    assert "pattern" not in str(refused.value)
+
+
 def test_a_policy_that_fetches_at_any_level_reads_urls() -> None:
     def policy(**fields: Any) -> Any:
         document = {"tenant": "acme", "models": [{"name": "a", "pool": "p"}], **fields}

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from tenancy.alerts import REARM_BELOW, alert_id, fallen, is_told, period_of, reached
 from tenancy.hold import LimitUsage
-from tenancy.limits import Level, Limit, Meter, Scope, Window, line_of
+from tenancy.limits import Level, Limit, LimitWindow, Meter, Rolling, Scope, Window, line_of
 
 NOW = 1_800_000_000.0
 PERCENTS = (50, 80, 100)
 
 
-def usage(used: int, amount: int = 1_000, *, held: int = 0, window: Window = Window.DAY, reset_s: float = 3600.0) -> LimitUsage:
+def usage(used: int, amount: int = 1_000, *, held: int = 0, window: LimitWindow = Window.DAY, reset_s: float = 3600.0) -> LimitUsage:
     limit = Limit(Scope(Level.TENANT, "acme"), Meter.COST_NANOUSD, window, amount)
     return LimitUsage(line_of(limit, NOW), used, held, max(0, amount - used), int(reset_s * 1e6))
 
@@ -37,6 +37,11 @@ def test_no_percentage_is_reached_and_fallen_at_once(used: int, amount: int, per
 def test_a_period_is_the_same_whenever_it_is_looked_at() -> None:
     ids = {period_of(usage(1, reset_s=3600.0 - late), NOW + late) for late in (0.0, 1.0, 29.0, 1800.0, 3599.9)}
     assert ids == {f"{int(NOW) + 3600}"}
+
+
+def test_a_rolling_window_has_no_periods_and_is_told_about() -> None:
+    found = usage(1, window=Rolling(30))
+    assert (period_of(found, NOW), is_told(found.line.limit, [Meter.COST_NANOUSD])) == ("rolling", True)
 
 
 def test_a_limit_for_ever_has_one_period() -> None:

@@ -4,14 +4,14 @@ import pytest
 
 from domain.identity import TenantId
 from tenancy.hold import Admitted, Beat, Hold, Refused
-from tenancy.limits import MINUTE_US, Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
+from tenancy.limits import MINUTE_US, Amounts, Group, Level, Limit, LimitWindow, Meter, Rolling, Scope, Window, line_of
 from tenancy.quota import LEASE_US, Quota
 from tenancy.rates import DAY_US
 
 NOON_US = 20_000 * DAY_US + DAY_US // 2
 
 
-def of(meter: Meter, window: Window, amount: int) -> Group:
+def of(meter: Meter, window: LimitWindow, amount: int) -> Group:
     return Group("acme", (line_of(Limit(Scope(Level.TENANT, "acme"), meter, window, amount), 0.0),))
 
 
@@ -43,6 +43,20 @@ def test_a_day_that_was_used_up_is_over_at_midnight_utc() -> None:
     assert admitted(quota, hold("d", day), NOON_US + DAY_US // 2)
 
 
+def test_a_rolling_window_has_room_exactly_when_it_says_and_no_days_on_end_exceed_the_amount() -> None:
+    quota, window = Quota(), of(Meter.TOKENS, Rolling(1), 100)
+    late = NOON_US + 3_599_999_999  # the last moment of the hour
+    for name, tokens, at_us in (("a", 30, NOON_US), ("b", 30, late), ("c", 40, late + 1)):
+        spent = hold(name, window, tokens)
+        assert admitted(quota, spent, at_us)
+        quota.settle(spent, spent.amounts, at_us)
+    refused = quota.admit(hold("d", window, 60), late + 1)
+    assert isinstance(refused, Refused) and refused.wait_us == DAY_US, "25 hours after the hour of the first two began"
+    assert not admitted(quota, hold("e", window, 1), late + DAY_US), "a day later, and b was sent within this day"
+    assert admitted(quota, hold("f", window, 60), late + 1 + DAY_US)
+    assert not admitted(quota, hold("g", window, 1), late + 1 + DAY_US)
+
+
 def test_a_request_that_used_less_than_its_worst_case_gives_the_rest_back_at_once() -> None:
     for window in (Window.MINUTE, Window.DAY):
         quota, limit = Quota(), of(Meter.TOKENS, window, 600)
@@ -71,6 +85,17 @@ def test_a_request_that_used_more_than_was_held_is_charged_for_all_of_it() -> No
     quota.settle(more, Amounts(120, 0), NOON_US)
     assert not admitted(quota, hold("b", minute), NOON_US + MINUTE_US)
     assert admitted(quota, hold("c", minute), NOON_US + MINUTE_US + 1_000_000)
+
+
+def test_who_asks_for_nothing_of_a_meter_passes_its_overdrawn_limit_but_not_one_of_nothing() -> None:
+    for window in (Window.MINUTE, Window.DAY, Window.EVER, Rolling(2)):
+        quota, limit = Quota(), of(Meter.TOKENS, window, 100)
+        over = hold("a", limit, 100)
+        assert admitted(quota, over)
+        quota.settle(over, Amounts(300, 0), NOON_US)
+        assert not admitted(quota, hold("b", limit, 1))
+        assert admitted(quota, hold("c", limit, 0)), window
+        assert not admitted(quota, hold("d", of(Meter.TOKENS, window, 0), 0)), window
 
 
 def test_a_slot_is_free_again_when_its_request_has_ended() -> None:

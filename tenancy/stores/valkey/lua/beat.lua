@@ -16,7 +16,7 @@ for n = 3, #KEYS do
   elseif given ~= '' then
     local lines = cmsgpack.unpack(given)
     if crowded_out(lines) then given = cmsgpack.pack(lines) else keep_label(lines) end
-    hold = {OPEN, 0, day, month, given, NOTHING, cmsgpack.unpack(ARGV[i + 2])}
+    hold = {OPEN, 0, day, month, given, NOTHING, cmsgpack.unpack(ARGV[i + 2]), hour}
     move(hold, at_most, REAPED, OPEN)
     keep_open(key, id, hold)
   else

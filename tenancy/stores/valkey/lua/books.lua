@@ -8,28 +8,34 @@
 --                     d:KEY@PERIODh  the same: what open holds hold of it
 --                     g:KEY          a gauge: holds open now
 --                     ~              where pruning goes on
+--   tg:{TAG}:w:KEY  hash: a rolling window, in buckets of an hour; forgotten when the last one has left it
+--                     HOURs, HOURh   what is settled and held in an hour, numbered since 1970
+--                     s, h           the sums of all buckets
+--                     f              the first hour: no bucket is older
 --   tg:{TAG}:d      sorted set: open holds by the end of their lease, microseconds
 --   tg:{TAG}:u      sorted set: end users with limits of their own by the time until which each counts as one, microseconds
---   tg:{TAG}:h:ID   one hold, packed: phase, until, day, month, lines, vector, delivered. An open one has no expiry, because
+--   tg:{TAG}:h:ID   one hold, packed: phase, until, day, month, lines, vector, delivered, hour. An open one has no expiry, because
 --                   what it holds has to be given back by someone; a closed one expires.
 --
 -- Lines come packed by the caller, flat: how many rates, counters and gauges there are; then of each rate field, meter, amount,
 -- burst, burst_us; of each counter field, kind (of a dated one the end of its period, which the caller works out: it knows the
 -- rules of time zones), meter, amount; of each gauge field, amount. Where lines of an end user are among
--- them, which end in its label: the label, how long it counts as one, and how many there may be.
+-- them, which end in its label: the label, how long it counts as one, and how many there may be. Where there are rolling windows, which
+-- come last: false in the place of a missing label, 0, 0; how many windows; of each key, days, meter, amount.
 -- Every number is an integer below 2^53, which is what Lua's numbers hold exactly.
 -- LEASE_US, SETTLED_US, REAPED_US, REAP_AT_MOST, MAX_RATE, MAX_AHEAD_US, MAX_COUNT and OTHERS are put before this text from Python.
-local MINUTE_US, DAY_US = 60000000, 86400000000
+local MINUTE_US, HOUR_US, DAY_US, HOURS_A_DAY = 60000000, 3600000000, 86400000000, 24
 local OPEN, REAPED, SETTLED = 0, 1, 2
 local NOTHING = {0, 0, 0, 0, 0, 0, 0}
 local STATE, DEADLINES = KEYS[1], KEYS[2]
 local HOLDS = string.sub(STATE, 1, -2) .. 'h:'
+local WINDOWS = string.sub(STATE, 1, -2) .. 'w:'
 local LABELS = string.sub(STATE, 1, -2) .. 'u'
 local floor, ceil, min, max, tonumber = math.floor, math.ceil, math.min, math.max, tonumber
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local day = floor(now / DAY_US)
+local day, hour = floor(now / DAY_US), floor(now / HOUR_US)
 
 -- Months since year 0 of a day since 1970 (Howard Hinnant, chrono-compatible low-level date algorithms).
 local function month_of(days)
@@ -58,7 +64,7 @@ local function crowded_out(lines)
   redis.call('ZREMRANGEBYSCORE', LABELS, '-inf', now)
   if redis.call('ZCARD', LABELS) < most then return false end
   local tail = ':' .. label
-  for i = 4, at - 1 do
+  for i = 4, #lines do
     local field = lines[i]
     if type(field) == 'string' and string.sub(field, -#tail) == tail then
       lines[i] = string.sub(field, 1, -#label - 1) .. OTHERS
@@ -106,6 +112,78 @@ end
 
 local function write(changes)
   if changes[1] then redis.call('HSET', STATE, unpack(changes)) end
+end
+
+-- The rolling windows of lines: key, days, meter, amount, settled, held. Buckets that have left a window are forgotten first, at most
+-- HOURS_AT_ONCE in one call of HMGET.
+local NO_WINDOWS, HOURS_AT_ONCE = {}, 500
+local function windows_of(lines)
+  local at = label_at(lines) + 3
+  if not lines[at] then return NO_WINDOWS end
+  local windows = {}
+  for n = 1, lines[at] do
+    local i = at + 4 * n - 3
+    local name, lowest = lines[i], hour - HOURS_A_DAY * lines[i + 1]
+    local key = WINDOWS .. name
+    local sums = redis.call('HMGET', key, 'f', 's', 'h')
+    local first, settled, held = tonumber(sums[1] or hour), tonumber(sums[2] or 0), tonumber(sums[3] or 0)
+    while first < lowest do
+      local past, fields = min(first + HOURS_AT_ONCE, lowest), {}
+      for gone = first, past - 1 do
+        fields[#fields + 1], fields[#fields + 2] = gone .. 's', gone .. 'h'
+      end
+      local was = redis.call('HMGET', key, unpack(fields))
+      for j = 1, #fields, 2 do
+        settled, held = settled - tonumber(was[j] or 0), held - tonumber(was[j + 1] or 0)
+      end
+      redis.call('HDEL', key, unpack(fields))
+      redis.call('HSET', key, 'f', past, 's', settled, 'h', held)
+      first = past
+    end
+    windows[n] = {name, lines[i + 1], lines[i + 2], lines[i + 3], settled, held}
+  end
+  return windows
+end
+
+-- In the bucket of an hour put other amounts in the place of those that were counted. Comes after windows_of.
+local function move_hour(window, its_hour, settled_was, settled_is, held_was, held_is)
+  local days = window[2]
+  if its_hour < hour - HOURS_A_DAY * days then return end
+  local key = WINDOWS .. window[1]
+  local found = redis.call('HMGET', key, 'f', 's', 'h', its_hour .. 's', its_hour .. 'h')
+  local settled, held = tonumber(found[2] or 0), tonumber(found[3] or 0)
+  local own_settled, own_held = tonumber(found[4] or 0), tonumber(found[5] or 0)
+  local less = min(settled_was, own_settled)
+  local more = min(settled_is, MAX_COUNT - settled + less) - less
+  settled, own_settled = settled + more, own_settled + more
+  less = min(held_was, own_held)
+  more = min(held_is, MAX_COUNT - held + less) - less
+  held, own_held = held + more, own_held + more
+  local first = min(tonumber(found[1] or hour), its_hour)
+  redis.call('HSET', key, 'f', first, 's', settled, 'h', held, its_hour .. 's', own_settled, its_hour .. 'h', own_held)
+  if not found[4] then redis.call('PEXPIRE', key, (HOURS_A_DAY * days + 2) * HOUR_US / 1000) end
+  return own_settled
+end
+
+-- The hour at which a rolling window has room for n, which is at most its amount, if nothing else comes; 0 for now.
+local function fits_at(window, n)
+  local over = window[5] + window[6] + n - window[4]
+  if n > window[4] or over <= 0 then return 0 end
+  local key = WINDOWS .. window[1]
+  local first = tonumber(redis.call('HGET', key, 'f'))
+  while first <= hour do
+    local past, fields = min(first + HOURS_AT_ONCE, hour + 1), {}
+    for one = first, past - 1 do
+      fields[#fields + 1], fields[#fields + 2] = one .. 's', one .. 'h'
+    end
+    local found = redis.call('HMGET', key, unpack(fields))
+    for j = 1, #fields, 2 do
+      over = over - tonumber(found[j] or 0) - tonumber(found[j + 1] or 0)
+      if over <= 0 then return first + (j - 1) / 2 + HOURS_A_DAY * window[2] + 1 end
+    end
+    first = past
+  end
+  return 0
 end
 
 -- A hold that is not to be forgotten, or nil.
@@ -172,6 +250,10 @@ local function move(hold, new, before, after)
   end
   write(changes)
   if dead[1] then redis.call('HDEL', STATE, unpack(dead)) end
+  for _, window in ipairs(windows_of(lines)) do
+    local was, is = old[window[3]], new[window[3]]
+    move_hour(window, hold[8], before == OPEN and 0 or was, after == OPEN and 0 or is, before == OPEN and was or 0, after == OPEN and is or 0)
+  end
   hold[6] = new
 end
 
@@ -191,8 +273,8 @@ local function reap()
   end
 end
 
--- Where every line stands: of a rate the microseconds it is ahead, of a counter or gauge how much is counted.
-local function positions(lines, state)
+-- Where every line stands: of a rate the microseconds it is ahead, of a counter, gauge or rolling window how much is counted.
+local function positions(lines, state, windows)
   local heres, at = {}, 0
   for n = 1, lines[1] do
     at = at + 1
@@ -205,6 +287,9 @@ local function positions(lines, state)
   for _ = 1, lines[3] do
     at = at + 1
     heres[#heres + 1] = tonumber(state[at] or 0)
+  end
+  for _, window in ipairs(windows) do
+    heres[#heres + 1] = window[5] + window[6]
   end
   return heres
 end

@@ -10,13 +10,13 @@ import pytest
 
 from gateway.admin.access import MAY_GRANT, ROLE_TABLE, may_grant
 from tenancy.rights import Role
-from tests.admin_harness import API, OWNER, Admin, admin_port, bearer
+from tests.admin_harness import API, OWNER, Admin, admin_port, bearer, kept_answer
 from tests.unit.gateway.fleet.test_registry import body
 
 ROLES = [*(role.value for role in Role), "none"]
 TENANTS = ("acme", "rivals")
 STALE = {"if-match": '"not-what-is-there"'}
-SHARED = {"/usage", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
+SHARED = {"/usage", "/cache", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
 """Routes open to tenant-admins whose path names no tenant."""
 
 
@@ -65,8 +65,11 @@ class World:
                 "request_id": "req-1",
                 "rollout": "paused",
                 "version": 1,
+                "key": kept_answer(tenant).key.hex(),
             }
         )
+        if path.startswith("/cache/entries"):
+            path += f"?tenant={tenant}"
         if path == "/limits/state":
             path += f"?name={tenant}"
         number = next(self.numbers)
@@ -79,6 +82,7 @@ class World:
             "/limits/{limit_id:path}/raise": {"to": 20 + number, "until_unix": 2_000_000_000},
             "/prices": {"model": f"m{number}"},
             "/adapters": {"pool": "chat", "name": "bot", "digest": "0" * 64, "path": f"{self.admin.run_dir}/adapters/bot"},
+            "/cache/purge": {"tenant": tenant},
             "/rollouts": {"name": f"r{number}", "baseline": "chat", "canary": "bare"},
             "/rollouts/{rollout}/abort": {"reason": ""},
             "/gateway/reload": {},
@@ -104,6 +108,7 @@ ALLOWED = {
     ("POST", "/requests/explanation"): 200,
     ("POST", "/policies/reload"): 200,
     ("POST", "/gateway/reload"): 202,
+    ("POST", "/cache/purge"): 202,
     ("POST", "/gateway/stop"): 202,
     ("POST", "/rollouts"): 400,
     ("POST", "/rollouts/{rollout}/pause"): {200, 409},
@@ -168,6 +173,8 @@ async def test_what_belongs_to_another_tenant_looks_like_what_does_not_exist(wor
         ("/limits/tenant:rivals:requests:minute", "/limits/tenant:nobody:requests:minute"),
         ("/limits/organisation:corp:requests:minute", "/limits/organisation:none:requests:minute"),
         ("/limits/state?name=rivals", "/limits/state?name=nobody"),
+        ("/cache/entries?tenant=rivals", "/cache/entries?tenant=nobody"),
+        (f"/cache/entries/{'6b' * 32}?tenant=rivals", f"/cache/entries/{'6b' * 32}?tenant=nobody"),
     ):
         one, two = [await world.admin.client.get(API + path, headers=mine) for path in (foreign, missing)]
         assert (one.status_code, one.content) == (404, two.content)

@@ -12,13 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.alerts.watch import FIRST_PAUSE_S, GIVEN_UP_AFTER_S, AlertWatch
 from gateway.signed_webhook import SIGNATURE
 from tenancy.hold import LimitUsage
-from tenancy.limits import Group, Level, Limit, Meter, Scope, Window
+from tenancy.limits import Group, Level, Limit, Meter, Rolling, Scope, Window
 from tenancy.money import NANO
 from tenancy.stores.sql import SqlAlerts, open_engine
 from tests.databases import migrated_file
 
 SECRET = b"s" * 32
 BUDGET = Limit(Scope(Level.TENANT, "acme"), Meter.COST_NANOUSD, Window.MONTH, 50 * NANO)
+ROLLING = Limit(BUDGET.scope, BUDGET.meter, Rolling(30), 50 * NANO)
 
 
 class Receiver:
@@ -130,6 +131,40 @@ async def test_a_raise_is_a_new_budget(receiver: Receiver) -> None:
     assert await receiver.turn(watch) == [80]
     receiver.limits = [Limit(BUDGET.scope, BUDGET.meter, BUDGET.window, 60 * NANO)]
     assert await receiver.turn(watch) == [100], "a budget that is lowered below its usage is told at once"
+
+
+async def test_a_rolling_window_is_told_again_once_its_usage_was_clearly_below(receiver: Receiver) -> None:
+    receiver.limits = [ROLLING]
+    watch, other = receiver.process(), receiver.process()
+    told = []
+    for dollars in (25, 24, 25, 22, 25, 40, 34, 41):
+        receiver.used = dollars * NANO
+        told.append(await receiver.turn(watch, other))
+    assert told == [[50], [], [], [], [50], [80], [], [80]]
+    first = receiver.got[0]
+    assert (first["limit"], first["window"], first["resets_at"]) == ("tenant:acme:cost_usd:rolling-30d", "rolling-30d", None)
+
+
+async def test_a_rolling_window_whose_usage_falls_while_no_process_looks_is_told_again(receiver: Receiver) -> None:
+    receiver.limits = [ROLLING]
+    receiver.used = 30 * NANO
+    assert await receiver.turn(receiver.process()) == [50]
+    receiver.used = 10 * NANO
+    restarted = receiver.process()
+    assert await receiver.turn(restarted) == []
+    receiver.used = 30 * NANO
+    assert await receiver.turn(restarted) == [50]
+
+
+async def test_a_rolling_window_whose_usage_falls_before_its_message_arrives_is_told_again_afterwards(receiver: Receiver) -> None:
+    receiver.limits = [ROLLING]
+    watch, receiver.used, receiver.status = receiver.process(), 30 * NANO, 503
+    assert await receiver.turn(watch) == []
+    receiver.used, receiver.status = 10 * NANO, 204
+    assert await receiver.turn(watch) == [50], "what was reached is told, however late"
+    assert await receiver.turn(watch) == []
+    receiver.used = 30 * NANO
+    assert await receiver.turn(watch) == [50]
 
 
 async def test_a_message_waits_for_a_receiver_that_is_away(receiver: Receiver) -> None:

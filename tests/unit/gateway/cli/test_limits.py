@@ -50,6 +50,38 @@ def test_a_soft_threshold_above_the_amount_is_refused_with_the_reason(tmp_path: 
         assert port.run("limit", "set", "tenant:acme:requests:day", "10", "--soft", "10").exit_code == 0
 
 
+def test_a_limit_that_cannot_be_found_is_named(tmp_path: Path) -> None:
+    with admin_socket(tmp_path) as port:
+        port.run("tenant", "create", "acme")
+        for words, limit in (
+            (("set", "tenant:acmee:cost_usd:day", "5"), "tenant:acmee:cost_usd:day"),
+            (("raise", "tenant:acme:cost_usd:day", "5"), "tenant:acme:cost_usd:day"),
+            (("delete", "tenant:acme:tokens:day", "--yes"), "tenant:acme:tokens:day"),
+        ):
+            refused = port.run("limit", *words)
+            said = " ".join(refused.stderr.split())
+            assert (refused.exit_code, f"limits/{limit}" in said, "There is no such thing" in said) == (1, True, True), said
+
+
+def test_a_rolling_window_is_set_shown_raised_and_deleted(tmp_path: Path) -> None:
+    with admin_socket(tmp_path) as port:
+        port.run("tenant", "create", "acme")
+        month, week = (f"tenant:acme:cost_usd:rolling-{days}d" for days in (30, 7))
+        for limit in (month, week):
+            done = port.run("limit", "set", limit, "50")
+            assert (done.exit_code, done.stdout.strip()) == (0, f"limit {limit} is $50.00")
+        raised = port.run("limit", "raise", month, "60", "--for", "999d")
+        assert (raised.exit_code, raised.stderr) == (0, "")
+        assert port.run("limit", "delete", week, "--yes").exit_code == 0
+        listed = port.run("limit", "list", "--csv").stdout
+        assert (month in listed, week in listed) == (True, False)
+        for wrong in ("rolling-0d", "rolling-367d", "rolling-030d", "rolling", "rolling-d", "rolling-1d:x"):
+            refused = port.run("limit", "set", f"tenant:acme:cost_usd:{wrong}", "50")
+            assert (refused.exit_code, "rolling-Nd" in refused.stderr or wrong.endswith("x")) == (2, True), wrong
+        refused = port.run("limit", "set", month, "50", "--zone", "Europe/Berlin")
+        assert (refused.exit_code, "only limits per day, week or month" in refused.stderr) == (1, True)
+
+
 def test_a_time_zone_is_set_kept_and_told_when_it_is_none(tmp_path: Path) -> None:
     with admin_socket(tmp_path) as port:
         port.run("tenant", "create", "acme")
@@ -59,11 +91,12 @@ def test_a_time_zone_is_set_kept_and_told_when_it_is_none(tmp_path: Path) -> Non
         assert port.run("limit", "raise", "tenant:acme:cost_usd:week", "60", "--for", "999d").exit_code == 0, "a raise keeps the zone"
         assert "Europe/Berlin" in port.run("limit", "list", "--csv").stdout
         for window, zone, says in (
-            ("day", "Europe/Belrin", "did you mean Europe/Berlin?"),
+            ("day", "Europe/Belrin", "zone 'Europe/Belrin' is no time zone; did you mean Europe/Berlin?"),
             ("hour", "Europe/Berlin", "only limits per day, week or month have a time zone"),
         ):
             refused = port.run("limit", "set", f"tenant:acme:tokens:{window}", "5", "--zone", zone)
             assert (refused.exit_code, says in " ".join(refused.stderr.split())) == (1, True), refused.stderr
+            assert "?." not in refused.stderr
         assert port.run("limit", "set", "tenant:acme:tokens:hour", "5").exit_code == 0
         assert port.run("limit", "set", "tenant:acme:tokens:day", "5", "--zone", "UTC").exit_code == 0
 

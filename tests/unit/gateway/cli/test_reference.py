@@ -1,5 +1,6 @@
 """The reference of commands, and the commands in every other page: what is written there exists."""
 
+import collections
 import re
 import shlex
 from pathlib import Path
@@ -80,6 +81,51 @@ def test_the_reference_has_every_command_with_its_own_options() -> None:
     drain = REFERENCE.partition("#### tidegate backend drain\n")[2].partition("\n#")[0]
     assert "tidegate backend drain BACKEND [OPTIONS]" in drain
     assert "[the gateway](#the-gateway), which has to run (no `--offline`)" in drain
+
+
+SHARED_VERBS = {"apply", "check", "create", "delete", "disable", "enable", "list", "render", "resume", "set", "show"}
+"""Verbs that mean the same in every group."""
+OWN_VERBS = {
+    "abort",
+    "alerts",
+    "close",
+    "diff",
+    "digest",
+    "drain",
+    "explain",
+    "export",
+    "fetch",
+    "history",
+    "litellm",
+    "pause",
+    "promote",
+    "purge",
+    "raise",
+    "reload",
+    "revoke",
+    "rollback",
+    "rotate",
+    "run",
+    "size",
+    "start",
+    "state",
+    "stats",
+    "verify",
+}
+"""Verbs of one group: a new one is a choice, never a second word for one of those above."""
+
+
+def test_every_list_has_the_same_forms_of_output_and_groups_have_the_same_verbs() -> None:
+    lacking, groups_of = [], collections.defaultdict[str, set[str]](set)
+    for name, entry in ENTRIES.items():
+        for verb, command in getattr(loaded(name, entry), "commands", {}).items():
+            options = {option for param in command.params for option in param.opts}
+            if verb == "list" and not {"--json", "--csv", "--wide"} <= options:
+                lacking.append(f"{name} list")
+            groups_of[verb].add(name)
+    assert lacking == []
+    assert {verb for verb, groups in groups_of.items() if len(groups) > 1} == SHARED_VERBS
+    assert {verb for verb, groups in groups_of.items() if len(groups) == 1} == OWN_VERBS
 
 
 def test_a_bundle_has_a_table() -> None:

@@ -94,6 +94,8 @@ def test_mistakes_in_a_file_are_told_with_line_and_key(here: Path) -> None:
 
 
 def test_a_rollout_from_its_start_to_its_end(port: AdminSocket) -> None:
+    table = port.run("rollout", "list", "--csv")
+    assert table.stdout.startswith("name,baseline,canary,status,share,"), table.output
     none = port.run("rollout", "list")
     assert none.output == "no rollout is in force\n"
     refused = port.run("rollout", "start", written(DOCUMENT + "weight: 3\n"))

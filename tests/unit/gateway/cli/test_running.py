@@ -92,6 +92,27 @@ def test_settings_with_mistakes_are_not_taken_up(port: AdminSocket, tmp_path: Pa
     assert processes(port).signals == []
 
 
+@pytest.mark.parametrize("option", [[], ["--code"]])
+def test_a_reload_that_no_process_could_follow_is_refused_with_the_reason_and_signals_nobody(port: AdminSocket, option: list[str]) -> None:
+    processes(port).refused = "file /etc/hook cannot be read (FileNotFoundError); create it, readable by this user only"
+    done = port.run("reload", *option)
+    assert (done.exit_code, "file /etc/hook cannot be read (FileNotFoundError)" in done.stderr) == (1, True), done.output
+    assert "nothing was reloaded" in done.stderr
+    assert processes(port).signals == []
+    assert port.within(port.admin.actions()) == []
+
+
+def test_a_replacement_that_ends_ends_the_waiting_with_its_reason(port: AdminSocket) -> None:
+    processes(port).failing = "it ended (exit 1)"
+    done = port.run("reload", "--timeout", "1h")
+    assert (done.exit_code, "worker-0 was not replaced: it ended (exit 1); the old processes go on" in done.stderr) == (1, True), (
+        done.output
+    )
+    processes(port).signals.append((7, signal.SIGHUP))
+    processes(port).failing = "it was not ready within 60 s"
+    assert "worker-0 was not replaced: it was not ready within 60 s" in port.run("reload", "--timeout", "1h").stderr
+
+
 def test_stop_asks_first_and_is_for_those_who_run_the_gateway(port: AdminSocket) -> None:
     assert port.run("stop").exit_code == 1, "nobody said yes"
     refused = port.run("stop", "--yes", token=bearer("auditor")["authorization"].removeprefix("Bearer "))

@@ -59,6 +59,12 @@ def test_passwords_in_database_urls(tmp_path):
         assert found(f"stores: {{sql: '{reference}'}}\n{pepper}", tmp_path) == []
 
 
+def test_the_store_of_answers_names_a_server_without_its_password(tmp_path):
+    (problem,) = found("cache: {store: 'redis://u:pw@h'}\n", tmp_path)
+    assert "holds a password" in problem
+    assert found("cache: {store: 'redis+cluster://a,b'}\n", tmp_path) == []
+
+
 def test_a_certificate_needs_its_own_key(tmp_path):
     ca = trustme.CA()
     for name in ("a", "b"):

@@ -32,8 +32,8 @@ def test_what_is_wrong_is_said(wrong: dict[str, object], says: str) -> None:
 def test_networks() -> None:
     assert checked_networks(["10.0.0.0/8", "fc00::/7"]) == ["10.0.0.0/8", "fc00::/7"]
     for wrong in ("10.0.0.1/8", "example.com", "10.0.0.0/33"):
-        with pytest.raises(ValueError, match="address/bits"):
-            checked_networks([wrong])
+        with pytest.raises(ValueError, match=f"has '{wrong}', which is no network; write address/bits"):
+            checked_networks(["10.0.0.0/8", wrong])
 
 
 def test_a_pool_says_where_its_backends_are() -> None:

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from domain.priority import Class
 from gateway.config.listeners import DataSettings
 from gateway.config.load import Settings
-from gateway.config.settings import EngineSettings, QueueSettings, RoutingSettings, StoreSettings
+from gateway.config.settings import CacheSettings, EngineSettings, QueueSettings, RoutingSettings, StoreSettings
 from tenancy.counter_url import StoreKind
 from tenancy.fair_queue import QueueBounds
 
@@ -31,6 +31,12 @@ def test_a_heartbeat_may_be_off():
 def test_databases_that_are_refused(url):
     with pytest.raises(ValidationError, match="; write sqlite"):
         StoreSettings(sql=url)
+
+
+@pytest.mark.parametrize("url", ["memory://", "valkey+embedded://"])
+def test_answers_are_shared_on_a_server(url):
+    with pytest.raises(ValidationError, match="names no server; leave it out to keep answers in memory"):
+        CacheSettings(store=url)
 
 
 def test_hosts_and_origins_are_checked():

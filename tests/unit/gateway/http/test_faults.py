@@ -30,7 +30,7 @@ STATUS = {
     502: {"connect_failed", "reset_before_reply", "engine_error", "invalid_reply", "broken_stream", "engine_aborted", "wrong_model"}
     | {"model_not_served", "backend_drained"},
     503: {"overloaded", "shutting_down", "no_backend", "engine_busy", "lora_unavailable", "quota_unknown", "identity_unavailable"},
-    504: {"first_token_timeout", "token_gap_timeout", "backend_lost", "deadline_passed"},
+    504: {"first_token_timeout", "token_gap_timeout", "backend_lost", "deadline_passed", "not_cached"},
 }
 
 
@@ -83,7 +83,8 @@ def test_nobody_reads_a_reply_to_a_caller_that_left() -> None:
 def test_types_follow_the_side(kind: Kind) -> None:
     callers = {"invalid_request_error"} if ROWS[kind].status != 429 else {"requests", "tokens", "insufficient_quota"}  # OpenAI's words
     assert (ROWS[kind].type in callers) == (SOURCE[kind] is Source.CALLER)
-    assert (ROWS[kind].status >= 500) == (SOURCE[kind] is not Source.CALLER)
+    by_http = kind is Kind.NOT_CACHED  # RFC 9111, section 5.2.1.7 gives the status
+    assert (ROWS[kind].status >= 500) == (SOURCE[kind] is not Source.CALLER or by_http)
 
 
 @pytest.mark.parametrize(

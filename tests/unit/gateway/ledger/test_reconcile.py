@@ -14,7 +14,7 @@ from tenancy.directory import Directory
 from tenancy.grant import digest_of_label
 from tenancy.hold import LEASE_S, Admitted, Beat, Hold, LimitUsage
 from tenancy.keys import Pepper
-from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
+from tenancy.limits import Amounts, Group, Level, Limit, Meter, Rolling, Scope, Window, line_of
 from tenancy.periods import period_around
 from tenancy.ports import CountersAway
 from tenancy.seeds import Seed
@@ -37,6 +37,9 @@ class Ledger:
     def __init__(self) -> None:
         self.spent: dict[Level, Amounts] = {}
         self.asked: list[tuple[Level, dt.date | None, dt.date | None]] = []
+        self.hours: dict[int, int] = {}
+        """Tokens by hour."""
+        self.hours_asked: list[int] = []
         self.away = False
         self.known: set[str] = set()
         self.before_answer: Callable[[], object] = lambda: None
@@ -54,6 +57,12 @@ class Ledger:
 
     async def spent_since(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
         return await self.spent_by(level, names, dt.datetime.fromtimestamp(since_s, dt.UTC).date())
+
+    async def spent_per_hour(self, level: Level, names: Collection[str], since_s: int, most: int = MAX_SPENT) -> list[Spent]:
+        if self.away:
+            raise LedgerAway("gone fishing")
+        self.hours_asked.append(since_s)
+        return [Spent("acme", "", Amounts(n, 0), hour) for hour, n in self.hours.items() if hour * 3600 >= since_s]
 
     async def booked(self, request_ids: Collection[str]) -> set[str]:
         return self.known & set(request_ids)
@@ -136,6 +145,39 @@ async def test_limits_over_hours_and_in_other_zones_are_set_from_the_usage_of_th
     assert sorted(asked) == sorted(begins.values()) and len(set(asked)) == 3
     for limit, begin in begins.items():
         assert await world.used(limit) == begin // 900 % 1000 + 5
+
+
+async def test_rolling_windows_are_set_hour_by_hour() -> None:
+    ten, year = Limit(ACME, Meter.TOKENS, Rolling(10), 1000), Limit(ACME, Meter.TOKENS, Rolling(366), 1000)
+    world, hour = World(ten, year), int(START) // 3600
+    world.ledger.hours = {hour - 24 * 366: 1, hour - 24 * 10 - 1: 2, hour - 24 * 10: 4, hour - 1: 8, hour: 16}
+    world.waiting = [event("late", at_unix_ms=int(START) * 1000, usage=Usage(32, 0))]
+    await world.reconciler.begin()
+    assert sorted(world.ledger.hours_asked) == [(hour - 24 * 366) * 3600, (hour - 24 * 10) * 3600]
+    assert (await world.used(ten), await world.used(year)) == (60, 63)
+    world.now += 3600
+    assert (await world.used(ten), await world.used(year)) == (56, 62), "the oldest hour has left"
+    world.counters = MemoryCounters(lambda: START + world.now - 1000.0)
+    world.waiting = []
+    world.reconciler.began_anew()
+    await world.reconciler._set_everything()
+    assert (await world.used(ten), await world.used(year)) == (24, 30), "a lost store is set again"
+
+
+async def test_the_last_hours_of_a_rolling_window_are_compared_and_corrected_each_by_itself() -> None:
+    rolling = Limit(ACME, Meter.TOKENS, Rolling(2), 1000)
+    world, hour = World(rolling), int(START) // 3600
+    world.ledger.hours = {hour - 20: 7, hour - 2: 100, hour: 50}
+    await world.reconciler.begin()
+    key = line_of(rolling, START).key
+    await world.counters.seed("acme", [Seed(key, Rolling(2), hour - 1, 300), Seed(key, Rolling(2), hour - 20, 9)])
+    world.ledger.hours[hour - 2] = 140
+    world.ledger.hours_asked.clear()
+    for expected in (459, 199):
+        await world.compare_after()
+        assert await world.used(rolling) == expected
+    assert set(world.ledger.hours_asked) == {(hour - 2) * 3600}, "older hours are not read"
+    assert (world.reconciler.state().raised, world.reconciler.state().lowered) == (1, 1)
 
 
 async def test_an_empty_store_is_news_only_where_something_had_been_used() -> None:

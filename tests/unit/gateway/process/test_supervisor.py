@@ -92,7 +92,10 @@ def test_a_replacement_that_does_not_become_ready_leaves_the_old_one(start: Star
     assert running.process.stderr
     assert b'"event":"ready"' in running.process.stderr.readline()
     assert b"the old process stays" in running.process.stderr.readline()
-    assert running.slots()["worker-0"]["pid"] == before["worker-0"]["pid"]
+    refused = until(lambda: slot if (slot := running.slots()["worker-0"])["refused_replacements"] else None, "the refusal is published")
+    why = "it was not ready within 2 s" if fault == "hold-0" else "it ended (exit "
+    assert (refused["refused_replacements"], refused["last_refusal"].startswith(why)) == (1, True), refused
+    assert refused["pid"] == before["worker-0"]["pid"]
     assert running.slots()["admin"]["pid"] == before["admin"]["pid"], "the rest of the roll is given up"
     assert running.pids(5) == {before["worker-0"]["pid"]}
     assert running.stop() == 0

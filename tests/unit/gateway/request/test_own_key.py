@@ -36,6 +36,9 @@ class Ledger:
     async def spent_since(self, level: Level, names: Collection[str], since_s: int, most: int = 1) -> list[Spent]:
         raise NotImplementedError
 
+    async def spent_per_hour(self, level: Level, names: Collection[str], since_s: int, most: int = 1) -> list[Spent]:
+        raise NotImplementedError
+
     async def booked(self, request_ids: Collection[str]) -> set[str]:
         raise NotImplementedError
 

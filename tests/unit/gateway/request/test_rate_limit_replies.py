@@ -3,9 +3,10 @@
 import pytest
 
 from domain.faults import Kind
+from gateway.http.faults import render
 from gateway.request.rate_limit_replies import amount_words, duration, fault_of, limit_headers, limit_words, refused_standing, told_words
 from tenancy.hold import LimitStatus, Refused
-from tenancy.limits import Amounts, Level, Limit, LimitLine, Meter, Scope, Window, line_of
+from tenancy.limits import Amounts, Level, Limit, LimitLine, Meter, Rolling, Scope, Window, line_of
 
 WANTED = Amounts(input_tokens=500, output_tokens=700, units=3000, cost_nanousd=1_500_000_000)
 
@@ -181,5 +182,34 @@ def test_a_spent_quota_says_when_it_starts_anew_and_in_which_calendar(window: Wi
     assert (b"x-ratelimit-reset-tokens", b"20.5s") in limit_headers((refused_standing(refused),))
 
 
+@pytest.mark.parametrize(
+    ("days", "wait_us", "says", "retry"),
+    [
+        (30, 20_500_000, "777 tokens in any 30 days). There is room for this request in 20.5s.", (b"true", b"21", b"20500")),
+        (2, 120_000_000, "777 tokens in any 2 days). There is room for this request in 2m0s.", (b"true", b"120", b"120000")),
+        (1, 7_200_000_000, "777 tokens in any 24 hours). There is room for this request in 2h0m0s.", (b"false", None, None)),
+        (7, None, "777 tokens in any 7 days).", (b"false", None, None)),
+    ],
+)
+def test_a_spent_rolling_window_says_when_there_is_room(days: int, wait_us: int | None, says: str, retry: tuple[bytes | None, ...]) -> None:
+    limit = Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Rolling(days), 777)
+    refused = Refused(line_of(limit, 0.0), 77, wait_us)
+    fault = fault_of(refused, WANTED, 0.5)
+    assert (fault.message, fault.kind) == (f"Quota spent (tenant acme: {says}", Kind.QUOTA_SPENT)
+    headers = dict(render(fault, "r").headers)
+    assert tuple(headers.get(name) for name in (b"x-should-retry", b"retry-after", b"retry-after-ms")) == retry
+    resets = dict(limit_headers((refused_standing(refused),)))[b"x-ratelimit-reset-tokens"]
+    assert resets.decode() == duration(wait_us or 0)
+
+
 def test_no_limits_no_headers() -> None:
     assert limit_headers(()) == []
+
+
+def test_the_access_log_names_a_limit_of_money_by_its_public_id_and_in_dollars() -> None:
+    spent = line_of(Limit(WEB, Meter.COST_NANOUSD, Window.MONTH, 100, zone="Europe/Berlin"), 0.0, "f00d")
+    detail = fault_of(Refused(spent, 1_500_000_000, None), WANTED, 0.5).detail
+    assert detail == "project:acme/web:cost_usd:month@Europe/Berlin:f00d remaining $1.50"
+    assert (
+        fault_of(Refused(line(Meter.TOKENS, Window.DAY), 3, None), WANTED, 0.5).detail == "project:acme/web:tokens:day remaining 3 tokens"
+    )

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.lora.loader import LoadDone
+from cache.ports import StoreFigures
 from domain.faults import Kind
 from domain.usage import Usage
 from gateway.record import GAP_BOUNDS_S, Record
 from gateway.telemetry.families import (
     ATTEMPTS,
+    CACHE_LOST,
     CLASSES,
     DECIDED,
     DECISION_TIME,
@@ -81,7 +83,7 @@ def test_a_plain_request_is_counted_in_every_family_that_it_concerns() -> None:
     assert cell(seen, REQUESTS, "llama", "/v1/chat/completions", "ok", "2xx") == [1]
     assert cell(seen, TOKENS, "llama", "acme") == [100, 64, 20, 5]
     assert cell(seen, ATTEMPTS, "llama-h100", "b1") == [1]
-    assert cell(seen, HOLDS) == [1, 0, 0]
+    assert cell(seen, HOLDS) == [1, 0, 0, 0]
     duration = cell(seen, DURATION, "llama", "/v1/chat/completions")
     assert duration[bisect_left(DURATION_BOUNDS_S, 0.3)] == 1
     assert duration[-1] == 0.3
@@ -287,3 +289,13 @@ def test_what_the_index_said_stands_beside_what_the_engine_said() -> None:
     metrics.count_prefix("chat", "a", 640.0, 512)
     metrics.count_prefix("chat", "a", 64.0, 0)
     assert metrics.snapshot().families[PREFIX_TOKENS.name] == [(("chat", "a"), [704.0, 512])]
+
+
+def test_what_a_store_of_answers_lost_is_added_up_over_workers() -> None:
+    workers = [Metrics(), Metrics()]
+    for worker in workers:
+        worker.set_answers(StoreFigures(kind="shared", evicted=1, away=1, lost=3, refused=4))
+        worker.set_answers(StoreFigures(kind="shared", evicted=1, away=2, lost=3, refused=4))
+    total = merge([worker.snapshot(0) for worker in workers])
+    assert list(total.families[CACHE_LOST.name]) == [((), [2, 4, 6, 8])]
+    assert CACHE_LOST.split == ("evicted", "away", "lost", "refused")

@@ -7,7 +7,7 @@ import pytest
 
 from domain.identity import TenantId
 from tenancy.hold import Admitted, Beat, Hold, Refused
-from tenancy.limits import UNUSED, Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
+from tenancy.limits import UNUSED, Amounts, Group, Level, Limit, Meter, Rolling, Scope, Window, line_of
 from tenancy.stores import kept_refusals
 from tenancy.stores.kept_refusals import ASK_EVERY_S, ASKING, KeptRefusals
 from tenancy.stores.memory import MemoryCounters
@@ -240,3 +240,22 @@ async def test_what_is_kept_is_bounded(monkeypatch):
         await world.ask(group)
         assert len(world.kept._kept) <= 10
         assert len(world.kept._changes) <= 10
+
+
+async def test_a_rolling_window_is_not_asked_for_by_a_flood_and_names_no_time_that_it_does_not_know():
+    world = World(limit(Meter.TOKENS, Rolling(30), 100), limit(Meter.UNITS, Rolling(7), 50))
+    await world.used(input_tokens=60)
+    world.clock.now += 3600
+    await world.used(input_tokens=40, units=45)
+    asked = world.store.asked
+    first = await world.ask(input_tokens=60)
+    assert first.wait_us == 30 * 86_400_000_000, "the oldest hour alone makes the room"
+    world.clock.now += 0.5
+    again, larger, whole = await world.ask(input_tokens=60), await world.ask(input_tokens=61), await world.ask(input_tokens=101)
+    assert first.wait_us - again.wait_us == pytest.approx(500_000, abs=2)
+    assert (larger.wait_us, larger.never, whole.never) == (None, False, True)
+    assert world.store.asked == asked + 1
+    await world.ask(input_tokens=60, units=6)
+    assert world.store.asked == asked + 2, "two windows refuse, and the wait for the second is not known"
+    world.clock.now += first.wait_us / 1e6
+    assert isinstance(await world.ask(input_tokens=60), Admitted)

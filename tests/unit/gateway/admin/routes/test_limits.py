@@ -103,7 +103,10 @@ async def test_a_soft_threshold_that_nothing_reaches_is_refused_and_one_of_an_ol
     ],
 )
 async def test_there_is_one_spelling_of_each_limit(admin: Admin, limit_id: str) -> None:
-    assert (await admin.client.put(f"{API}/limits/{limit_id}", json={"amount": 5}, headers=OWNER)).status_code == 404
+    reply = await admin.client.put(f"{API}/limits/{limit_id}", json={"amount": 5}, headers=OWNER)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (404, "not_found", "limit_id")
+    assert error["message"].startswith(f"limit_id: '{limit_id}' is no id of a limit; write level:name:meter:window")
 
 
 @pytest.mark.parametrize("scope", ["tenant:nobody", "project:acme/nothing", "key:0000000000", "organisation:none"])
@@ -142,7 +145,7 @@ async def test_money_is_written_as_decimal_dollars_and_shown_both_ways(admin: Ad
     raised = await admin.client.post(f"{BUDGET}/raise", json={"to": "75.000000001", "until_unix": admin.wall.now + 60}, headers=OWNER)
     assert (raised.json()["raised_to"], raised.json()["raised_to_usd"]) == (75_000_000_001, "75.000000001")
     lower = await admin.client.post(f"{BUDGET}/raise", json={"to": "50", "until_unix": admin.wall.now + 60}, headers=OWNER)
-    assert lower.json()["error"]["message"] == "to: the limit is $50.00 without a raise."
+    assert lower.json()["error"]["message"] == "to: the limit is $50.00 without a raise; raise it to more, or set a lower limit."
     listed = (await admin.client.get(f"{API}/limits", headers=OWNER)).json()["items"]
     assert listed == [raised.json()]
     rows = (await admin.client.get(f"{API}/audit", headers=OWNER)).json()["items"]
@@ -180,6 +183,7 @@ async def test_the_older_name_is_the_same_limit_in_whole_nano_dollars(admin: Adm
         (BUDGET, ["1"], "whole number"),
         (ALIAS, "50", "cost_usd"),
         (RPM, "50", "whole number"),
+        (RPM, "6x", "requests takes a whole number"),
         (RPM, 1.5, "whole number"),
         (RPM, True, "whole number"),
         (RPM, 10**15 + 1, "at most"),

@@ -1,0 +1,1 @@
+"""The stores of answers: in this process (`memory`), and in Redis or Valkey (`shared`)."""
