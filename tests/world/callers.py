@@ -133,12 +133,12 @@ class Caller(asyncio.Protocol):
             self._done.set_result(None)
 
 
-async def send(ask: Ask, gateway: str, loop: VirtualLoop) -> None:
+async def send(ask: Ask, gateway: str, loop: VirtualLoop, port: int = 8080) -> None:
     """From the connection to the end."""
     ask.gateway, ask.began_at = gateway, loop.now
     done = loop.create_future()
     try:
-        await loop.create_connection(lambda: Caller(ask, loop, done), gateway, 8080)
+        await loop.create_connection(lambda: Caller(ask, loop, done), gateway, port)
     except OSError:
         ask.refused_to_connect = True
     else:

@@ -199,6 +199,7 @@ class BusyThreads(VirtualLoop):
         return future
 
 
+@pytest.mark.req("ROUTERS-21")
 @pytest.mark.parametrize("words", [8_000, 128_000])
 def test_a_prompt_whose_tokenizer_takes_long_is_waited_for_20_ms_and_none_of_it_is_tokenised_on_the_loop(
     words: int, vocabulary: ModelVocabulary

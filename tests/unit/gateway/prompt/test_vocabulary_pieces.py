@@ -86,6 +86,7 @@ def test_pieces_are_the_whole_text(kind: str, texts: list[str], special: bool) -
             assert put_together(pieces, text, special=special) == whole(made, text, special=special)
 
 
+@pytest.mark.req("ROUTERS-21")
 def test_a_conversation_that_has_grown_tokenises_what_is_new() -> None:
     made = tokenizer("byte-level")
     cache = PieceCache()
