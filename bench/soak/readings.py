@@ -22,6 +22,9 @@ class Held(NamedTuple):
 
     sockets: int
     files: int
+    """Beside those of SQLite."""
+    databases: int
+    """Files of SQLite: each connection of its pool has a thread and up to two files."""
     threads: int
     in_flight: int
     connections: int
@@ -51,7 +54,9 @@ def held(pid: int, admin: str, token: str, tenants: Sequence[str]) -> Held:
         states = json.loads(_get(f"{admin}/admin/v1/limits/state?level=tenant&name={tenant}", token))
         leases += sum(one["held"] or 0 for one in states["items"] if one["id"].endswith(":concurrent_requests:now"))
     sockets = sum(link.startswith("socket:") for link in links)
-    return Held(sockets, len(links) - sockets, threads, in_flight, connections, tasks, holds, undelivered, leases)
+    databases = sum(link.endswith((".db", ".db-wal", ".db-shm")) for link in links)
+    files = len(links) - sockets - databases
+    return Held(sockets, files, databases, threads, in_flight, connections, tasks, holds, undelivered, leases)
 
 
 def _link(path: Path) -> str:

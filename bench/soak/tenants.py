@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,6 +124,8 @@ async def measured(admin: str, pid: int, requests: int, keys: list[str], load: "
     finally:
         goes.cancel()
         await asyncio.gather(goes, return_exceptions=True)
+    if load.poll() is not None:
+        raise RuntimeError(f"wrk ended with {load.returncode} after {points[-1].requests:,.0f} requests")
     return points
 
 
@@ -158,6 +161,9 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=RATE, help="requests a second")
     parser.add_argument("--dry", action="store_true", help="print only, write no rows and no table")
     arguments = parser.parse_args()
+    for tool in ("wrk", "taskset"):
+        if shutil.which(tool) is None:
+            parser.error(f"{tool} is missing; on Debian: apt-get install wrk util-linux")
     with tempfile.TemporaryDirectory() as folder:
         points = run(Path(folder), arguments.tenants, arguments.requests, arguments.rate)
     last = points[-1]
