@@ -8,8 +8,9 @@ import msgspec
 from backends.dialects import dynamo, llamacpp, openai, sglang, tgi, triton, trtllm, vllm
 from backends.dialects.dialect import Dialect
 from backends.dialects.fields import fit
+from backends.dialects.thinking import Efforts, ThinkingFields
 
-__all__ = ["DIALECTS", "Dialect", "body_for", "fit", "model_asked"]
+__all__ = ["DIALECTS", "Dialect", "body_for", "fit", "model_asked", "with_efforts"]
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     "vllm": vllm.DIALECT,
@@ -21,6 +22,14 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "llamacpp": llamacpp.DIALECT,
     "openai": openai.DIALECT,
 }
+
+
+def with_efforts(dialect: Dialect, efforts: Efforts | None) -> Dialect:
+    """The dialect for a model that takes these efforts in place of the switch for thinking; the dialect itself for None."""
+    if efforts is None:
+        return dialect
+    thinking = msgspec.structs.replace(dialect.fields.thinking or ThinkingFields(), efforts=efforts)
+    return msgspec.structs.replace(dialect, fields=msgspec.structs.replace(dialect.fields, thinking=thinking))
 
 
 def model_asked(dialect: Dialect, served_model: str, lora: str) -> str:

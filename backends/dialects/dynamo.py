@@ -106,7 +106,7 @@ DIALECT: Final = Dialect(
         },
         not_at_default=frozenset({"stop"}),  # an empty list of stops is refused
         structure=DYNAMO,
-        thinking=ThinkingFields(takes_object=True),
+        thinking=ThinkingFields(takes_object=True, from_effort=True),
     ),
     drains="health answers 503 from SIGTERM on",
     proven=False,

@@ -97,7 +97,8 @@ DIALECT: Final = Dialect(
             Endpoint.COMPLETIONS: _GENERATION | {"add_special_tokens", "prompt"},
             Endpoint.EMBEDDINGS: frozenset({"add_special_tokens", "dimensions", "encoding_format", "input", "user"}),
         },
-        thinking=ThinkingFields(variables=(), takes_object=True),
+        # `reasoning_effort: "none"` is Kimi's alone; other models' templates keep thinking, and older releases refuse the word
+        thinking=ThinkingFields(variables=(), takes_object=True, for_none="enable_thinking"),
         not_at_default=frozenset({"top_k"}),  # -1 is another engine's word for "no bound"
     ),
     drains="uvicorn's: takes no more connections and waits for open requests",

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from backends.dialects import DIALECTS
 from backends.dialects.dialect import Dialect
+from backends.dialects.thinking import EFFORT
 from backends.load_reports import MAX_RANKS
+from domain.ask import Endpoint
 from domain.membership import LoadPush
 from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
 from policies.yaml.located import Located
@@ -230,6 +232,7 @@ def _fleet(written: RawSettings) -> Iterator[Problem]:
         names.setdefault(name, f"pools[{i}]")
         yield from _loras(written, i)
         yield from _priority(written, i)
+        yield from _efforts(written, i)
         for j in range(written.count("pools", i, "backends")):
             backend = written.text("pools", i, "backends", j, "id")
             if backend and backend in ids:
@@ -244,6 +247,16 @@ def _priority(written: RawSettings, pool: int) -> Iterator[Problem]:
         able = ", ".join(name for name, candidate in DIALECTS.items() if candidate.priority is not None)
         message = f"engines of dialect {dialect.name} have no priorities"
         yield written.located.problem(("pools", pool, "engine_priority"), message, f"remove it; these have: {able}")
+
+
+def _efforts(written: RawSettings, pool: int) -> Iterator[Problem]:
+    """Refuses efforts in place of the switch for engines that take no effort."""
+    dialect = DIALECTS.get(written.text("pools", pool, "dialect") or "vllm")
+    if dialect is None or written.value("pools", pool, "thinking_as_effort") is None:
+        return
+    if dialect.fields.takes is not None and EFFORT not in dialect.fields.takes[Endpoint.CHAT]:
+        message = f"engines of dialect {dialect.name} take no reasoning_effort"
+        yield written.located.problem(("pools", pool, "thinking_as_effort"), message, "remove it, or set dialect to the engines' own")
 
 
 def _loras(written: RawSettings, pool: int) -> Iterator[Problem]:

@@ -2,8 +2,9 @@
 
 `PoolSettings` is the whole pool. `BackendSettings` is one backend, whether `tidegate.yaml` or a discovery file lists it, with the endpoints
 of its KV events (`KvEventsSettings`) and of its load push (`LoadPushSettings`). `DiscoverSettings` is the file or DNS name that lists a
-pool's backends, and the networks that such backends may be in. `ConcurrencyLimitSettings`, `LoraSettings` and `HedgeSettings` are the
-sections `limit`, `loras` and `hedge`. Checks across these fields are in `gateway/config/checks.py`.
+pool's backends, and the networks that such backends may be in. `ConcurrencyLimitSettings`, `LoraSettings`, `HedgeSettings` and
+`ThinkingAsEffortSettings` are the sections `limit`, `loras`, `hedge` and `thinking_as_effort`. Checks across these fields are in
+`gateway/config/checks.py`.
 """
 
 import re
@@ -12,6 +13,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from backends.concurrency_limit import LimitBounds
+from backends.dialects.thinking import Efforts
 from backends.load_reports import MAX_RANKS
 from backends.lora.residency import DIGEST_CHARS
 from backends.reach import networks_of
@@ -273,6 +275,15 @@ class HedgeSettings(Strict):
     max_prompt_tokens: int = Field(default=512, ge=1, le=8192, description="Longest prompt of a hedged request.")
 
 
+class ThinkingAsEffortSettings(Strict):
+    """The `reasoning_effort` that is sent in place of the switch for thinking."""
+
+    enabled: Literal["minimal", "low", "medium", "high"] = Field(description="Sent for `enable_thinking: true` without an effort.")
+    disabled: Literal["none", "minimal", "low", "medium"] = Field(
+        description='Sent for `enable_thinking: false` and for `reasoning_effort: "none"`: the least effort that the model has.'
+    )
+
+
 class PoolSettings(Strict):
     """Backends that serve one model revision."""
 
@@ -317,6 +328,12 @@ class PoolSettings(Strict):
         description="Kinds of content that the model takes, as the model list tells callers; null for text, and images where "
         "`image_tokens` is set.",
     )
+    thinking_as_effort: ThinkingAsEffortSettings | None = Field(
+        default=None,
+        description="For a model whose chat template reads `reasoning_effort` and no switch, such as gpt-oss (`{enabled: medium, disabled: "
+        "low}`): callers' `enable_thinking` and `thinking` go to its engines as that effort. Null: the template has a switch "
+        "(docs/reference/engines.md).",
+    )
     engine_priority: bool = Field(
         default=False,
         description="Whether the engines order their own queues by priority (docs/reference/engines.md says how to start them for it); "
@@ -355,6 +372,12 @@ class PoolSettings(Strict):
         "for the defaults.",
     )
     discover: DiscoverSettings | None = Field(default=None, description="Source of further backends: {file: …} or {dns: …}.")
+
+    @property
+    def efforts(self) -> Efforts | None:
+        """The efforts that the pool's engines get in place of the switch for thinking."""
+        written = self.thinking_as_effort
+        return Efforts(written.enabled, written.disabled) if written is not None else None
 
     @model_validator(mode="after")
     def _filled(self) -> "PoolSettings":

@@ -18,7 +18,7 @@ import jinja2.sandbox
 import msgspec
 from jinja2 import nodes
 
-from backends.dialects.thinking import template_variables
+from backends.dialects.thinking import Efforts, template_variables
 from domain.ask import Ask
 from domain.faults import Fault
 from gateway.http.openai.endpoints import FORMS
@@ -166,12 +166,13 @@ class ChatTemplate:
         source: the Jinja source in `tokenizer_config.json` or `chat_template.jinja`.
         tokens: the model's special tokens by their names in templates (`bos_token`, `eos_token`, …).
         strftime: formats the current time; some templates write the date into the prompt.
+        efforts: the efforts that engines get in place of the switch for thinking, where the pool has them.
 
     Raises:
         ValueError: the source is no template.
     """
 
-    def __init__(self, source: str, tokens: Mapping[str, str], strftime: Callable[[str], str]) -> None:
+    def __init__(self, source: str, tokens: Mapping[str, str], strftime: Callable[[str], str], efforts: Efforts | None = None) -> None:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise ValueError(f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE_CHARS} are taken")
         # published templates are written for these settings
@@ -187,6 +188,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ValueError(f"the chat template cannot be compiled: {error}") from None
         self._tokens = dict(tokens)
+        self._efforts = efforts
         self._parts = takes_parts(tree)
         self._developer = '"developer"' in source or "'developer'" in source
 
@@ -197,7 +199,7 @@ class ChatTemplate:
         try:
             variables = {
                 **self._tokens,
-                **template_variables(document),
+                **template_variables(document, self._efforts),
                 "messages": messages_of(document, parts=self._parts, developer=self._developer),
                 "tools": tools_of(document),
                 "documents": document.get("documents"),

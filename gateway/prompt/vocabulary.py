@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+from backends.dialects.thinking import Efforts
 from domain.ask import Ask
 from gateway.prompt.chat_template import ChatTemplate, texts_of
 from gateway.prompt.openai_encoders import FILES, encoder
@@ -261,11 +262,12 @@ class ModelVocabulary:
     Args:
         path: the model's folder, or its `tokenizer.json`; the template and special tokens are read beside it.
         strftime: formats the current time, for `ChatTemplate`.
+        efforts: for `ChatTemplate`.
     """
 
     slow_bytes = 4 * 1024
 
-    def __init__(self, path: Path, strftime: Callable[[str], str]) -> None:
+    def __init__(self, path: Path, strftime: Callable[[str], str], efforts: Efforts | None = None) -> None:
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
             package = importlib.import_module("tokenizers")
@@ -279,7 +281,7 @@ class ModelVocabulary:
             raise
         except Exception as error:  # noqa: BLE001 - the package raises bare Exceptions
             raise VocabularyError(f"tokenizer {file} cannot be read: {str(error)[:200]}") from None
-        self._template = _template(file.parent, strftime)
+        self._template = _template(file.parent, strftime, efforts)
         self._pieces = Pieces(tokenizer, self._template.sample() if self._template is not None else "")
 
     def count(self, ask: Ask, scope: str = "") -> int:
@@ -306,16 +308,16 @@ class ModelVocabulary:
 
 
 @lru_cache(maxsize=64)
-def load_vocabulary(source: str, base_dir: Path, strftime: Callable[[str], str]) -> Vocabulary:
+def load_vocabulary(source: str, base_dir: Path, strftime: Callable[[str], str], efforts: Efforts | None = None) -> Vocabulary:
     """The tokenizer that a pool names, loaded once per process: pools may share it, and workers are forked from a process that has it.
 
     Raises:
         VocabularyError: a file or a package is missing or broken.
     """
-    return GeneralVocabulary(source) if source in GENERAL else ModelVocabulary(base_dir / source, strftime)
+    return GeneralVocabulary(source) if source in GENERAL else ModelVocabulary(base_dir / source, strftime, efforts)
 
 
-def _template(folder: Path, strftime: Callable[[str], str]) -> ChatTemplate | None:
+def _template(folder: Path, strftime: Callable[[str], str], efforts: Efforts | None) -> ChatTemplate | None:
     """The chat template beside a tokenizer: newer models keep it in a file of its own."""
     config_file, own_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     config: Mapping[str, Any] = {}
@@ -331,7 +333,7 @@ def _template(folder: Path, strftime: Callable[[str], str]) -> ChatTemplate | No
         return None
     tokens = {name: _token(config.get(name)) for name in SPECIAL}
     try:
-        return ChatTemplate(source, {name: token for name, token in tokens.items() if token}, strftime)
+        return ChatTemplate(source, {name: token for name, token in tokens.items() if token}, strftime, efforts)
     except ValueError as error:
         raise VocabularyError(f"{folder}: {error}") from None
 

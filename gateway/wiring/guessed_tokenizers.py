@@ -43,7 +43,7 @@ async def guessed_vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
     for pool, folder in zip(pools, folders, strict=True):
         if folder is not None:
             try:
-                vocabularies[pool.name] = load_vocabulary(str(folder), settings.base_dir, time.strftime)
+                vocabularies[pool.name] = load_vocabulary(str(folder), settings.base_dir, time.strftime, pool.efforts)
             except VocabularyError as error:
                 log.warning("a tokenizer that was found cannot be loaded", pool=pool.name, reason=str(error))
     return vocabularies

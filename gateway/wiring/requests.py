@@ -17,7 +17,7 @@ from functools import partial
 import structlog
 
 from backends.attempt import RetryBudget
-from backends.dialects import DIALECTS
+from backends.dialects import DIALECTS, with_efforts
 from backends.hedge import Hedge
 from backends.lora.digest import DigestCheck
 from backends.lora.loader import LoadDone, LoraLoader, PoolAdapters
@@ -183,7 +183,7 @@ def deps_for(
         holds=OpenHolds(time.monotonic, usage.opened, usage.dropped) if usage is not None else OpenHolds(time.monotonic),
         upstreams=upstreams,
         loras=_lora_loader(settings, live, upstreams, observe_load),
-        dialects={pool.name: DIALECTS[pool.dialect] for pool in settings.pools},
+        dialects={pool.name: with_efforts(DIALECTS[pool.dialect], pool.efforts) for pool in settings.pools},
         priorities={
             pool.name: numbering.written()
             for pool in settings.pools
@@ -247,7 +247,7 @@ def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
     for at, pool in enumerate(settings.pools):
         if pool.tokenizer is not None:
             try:
-                vocabularies[pool.name] = load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime)
+                vocabularies[pool.name] = load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime, pool.efforts)
             except VocabularyError as error:
                 raise VocabularyError(f"pools[{at}].tokenizer: {error}") from None
     return vocabularies

@@ -286,6 +286,18 @@ async def test_another_engines_spelling_reaches_the_engine_in_its_own() -> None:
             assert body["chat_template_kwargs"] == {"enable_thinking": False, "thinking": False, "style": "brief"}
 
 
+async def test_a_switch_reaches_a_model_that_knows_efforts_alone() -> None:
+    async with SimEngine(SimSettings(models=("sim",), speed=2000)) as engine:
+        efforts = {"thinking_as_effort": {"enabled": "medium", "disabled": "low"}}
+        async with gateway(engine.url, pool={"dialect": "vllm", **efforts}) as running, running.client() as client:
+            for fields in ({"enable_thinking": False}, {"chat_template_kwargs": {"thinking": False}}, {"reasoning_effort": "none"}):
+                reply = await client.post("/v1/chat/completions", json=chat(max_tokens=2, **fields))
+                assert reply.status_code == 200
+                body = msgspec.json.decode(engine.received[-1].body)
+                assert body["reasoning_effort"] == "low"
+                assert body.keys().isdisjoint({"enable_thinking", "chat_template_kwargs"})
+
+
 @pytest.mark.req("GATEWAYS-26")
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_engine_refusals_are_said_again_in_our_words(dialect: str) -> None:

@@ -35,9 +35,18 @@ def test_the_callers_own_variables_stay() -> None:
 def test_an_effort_is_a_switch_where_the_engine_does_not_derive_it() -> None:
     for effort, variables in (("none", OFF), ("low", ON)):
         fields = {"reasoning_effort": effort}
-        assert fitted("llamacpp", Endpoint.CHAT, fields) == fields | {"chat_template_kwargs": variables}
+        for dialect in ("llamacpp", "dynamo"):
+            assert fitted(dialect, Endpoint.CHAT, fields) == fields | {"chat_template_kwargs": variables}
         for dialect in ("vllm", "sglang", "openai"):
             assert fitted(dialect, Endpoint.CHAT, fields) == fields
+
+
+def test_no_effort_is_the_variable_where_the_engine_ignores_or_refuses_the_word() -> None:
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert fitted("trtllm", Endpoint.CHAT, {"reasoning_effort": "none"}) == off
+    assert fitted("trtllm", Endpoint.CHAT, {"reasoning_effort": "low"}) == {"reasoning_effort": "low"}
+    own = {"chat_template_kwargs": {"thinking": False}}
+    assert fitted("trtllm", Endpoint.CHAT, {"reasoning_effort": "none", **own}) == own, "a second variable would be refused"
 
 
 def test_engines_with_a_field_of_their_own_keep_its_object() -> None:

@@ -128,6 +128,17 @@ def test_engines_without_priorities_cannot_be_told_any(tmp_path):
         assert f"engines of dialect {dialect} have no priorities" in problem and "vllm, sglang" in problem
 
 
+def test_engines_that_take_no_effort_cannot_get_one_for_the_switch(tmp_path):
+    def pool(dialect):
+        return f"pools:\n- {{name: p, {dialect}thinking_as_effort: {{enabled: medium, disabled: low}}, backends: []}}\n"
+
+    for dialect in ("", "dialect: sglang, ", "dialect: trtllm, ", "dialect: dynamo, ", "dialect: llamacpp, ", "dialect: openai, "):
+        assert found(pool(dialect), tmp_path) == []
+    for dialect in ("tgi", "triton"):
+        [problem] = found(pool(f"dialect: {dialect}, "), tmp_path)
+        assert f"thinking_as_effort: engines of dialect {dialect} take no reasoning_effort; remove it" in problem
+
+
 def test_counters_in_memory_are_for_one_worker(tmp_path):
     [problem] = found('workers: 4\nstores: {counters: "memory:"}\n', tmp_path)
     assert "stores.counters" in problem and "4 workers would admit 4 times every limit" in problem
