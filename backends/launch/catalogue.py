@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from backends.launch.config import LaunchConfig, laid_over
 from backends.launch.manifest import manifest_for
 from backends.launch.resolve import LaunchError, resolve
+from domain.mistakes import words
 
 ENGINES: Final = ("vllm", "sglang")
 MAX_FILE_BYTES: Final = 256 * 1024
@@ -73,7 +74,7 @@ def parse(text: str, source: str) -> LaunchConfig:
         config = LaunchConfig.model_validate(merged)
         resolve(config, manifest_for(config.engine, config.version))
     except ValidationError as error:
-        lines = [f"{source}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
+        lines = [f"{source}: {'.'.join(map(str, problem['loc']))}: {words(problem)}" for problem in error.errors()]
         raise LaunchError("\n".join(lines)) from None
     except LookupError as error:
         raise LaunchError(f"{source}: version: {error}") from None

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from domain.mistakes import words
 from domain.rollouts import RolloutsFull, RolloutTaken
 from gateway.admin.access import RouteKey, TableError, check_table
 from gateway.admin.call import Parts
@@ -125,9 +126,8 @@ def _add_http_errors(api: FastAPI) -> None:
         assert isinstance(fault, RequestValidationError)
         first = fault.errors()[0]
         place = [str(part) for part in first["loc"][1:]] or ["the body"]
-        message = "is no known field" if first["type"] == "extra_forbidden" else str(first["msg"]).removeprefix("Value error, ")
         param = ".".join(place)[:200]
-        return error_reply(400, sentence(f"{param}: {message}"[:500]), "invalid_value", param=param)
+        return error_reply(400, sentence(f"{param}: {words(first, 'an object')}"[:500]), "invalid_value", param=param)
 
     async def broken(_request: Request, fault: Exception) -> Response:
         log.error("defect in the admin API", exc_info=fault)

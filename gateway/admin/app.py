@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from domain.mistakes import words
 from gateway.admin import PREFIX, Parts, create_admin_api
 from gateway.admin.problem import error_reply
 from gateway.admin.server import AdminServer
@@ -177,7 +178,7 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(_request: Request, fault: Exception) -> Response:
         assert isinstance(fault, RequestValidationError)
         # Only locations and messages: FastAPI's own answer repeats the input.
-        details = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors()[:5])
+        details = "; ".join(f"{'.'.join(map(str, error['loc']))}: {words(error, 'an object')}" for error in fault.errors()[:5])
         return error_reply(400, f"Invalid request: {details}", "invalid_value")
 
     async def broken(_request: Request, _fault: Exception) -> Response:

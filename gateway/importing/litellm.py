@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import ValidationError
 
+from domain.mistakes import words
 from gateway.config.addresses import checked_engine_url
 from gateway.importing.plan import ImportPlan, environment_name, model_scope, slug, whole
 from policies.parameters import Defaults
@@ -285,7 +286,7 @@ def _no_default(key: str, value: Any) -> str | None:
     try:
         Defaults.model_validate({key: [value] if key == "stop" and isinstance(value, str) else value})
     except ValidationError as error:
-        return f"can be no default here: {error.errors()[0]['msg'].lower()}"
+        return f"can be no default here: it {words(error.errors()[0])}"
     return None
 
 

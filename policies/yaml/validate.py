@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from domain.mistakes import words
 from policies.yaml.located import Located
 from policies.yaml.problems import ConfigError, Path_, Problem
 
@@ -132,6 +133,7 @@ _HINTS: Final = {
     "bool_type": "write true or false",
     "list_type": "write a list: [a, b] or lines that begin with a dash",
     "model_type": "write key: value lines",
+    "dict_type": "write key: value lines",
     "string_pattern_mismatch": "use the characters that docs/reference/configuration.md allows here",
 }
 
@@ -170,19 +172,16 @@ def validated(model: type[M], located: Located) -> M:
 
 def _message_and_hint(model: type[BaseModel], located: Located, path: Path_, detail: Any) -> tuple[str, str]:
     """Message and hint of one of pydantic's errors."""
-    kind = detail["type"]
-    message = detail["msg"]
+    kind, message = detail["type"], words(detail)
     if kind == "extra_forbidden":
         known = _known_keys(model, located, path[:-1])
         near = difflib.get_close_matches(str(path[-1]), known, n=1)
         return "is no known key", f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
     if kind == "value_error":
-        text, _, hint = message.removeprefix("Value error, ").partition("; ")
+        text, _, hint = message.partition("; ")
         return text, hint
     if kind == "missing":
-        return "is missing", _HINTS[kind]
-    if kind == "model_type":
-        return f"must be a mapping, not {_shown(located, path, detail['input'])}", _HINTS[kind]
+        return message, _HINTS[kind]
     if kind in ("too_short", "too_long"):
         too_short = kind == "too_short"
         bound = detail["ctx"]["min_length" if too_short else "max_length"]
@@ -190,7 +189,7 @@ def _message_and_hint(model: type[BaseModel], located: Located, path: Path_, det
     hint = _HINTS.get(kind, "")
     if kind == "string_type" and isinstance(detail["input"], bool | int | float):
         hint = "put it in quotes"
-    return f"{message[0].lower()}{message[1:]}, not {_shown(located, path, detail['input'])}", hint
+    return f"{message}, not {_shown(located, path, detail['input'])}", hint
 
 
 def _written_path(located: Located, loc: Path_, *, missing: bool) -> Path_:
@@ -211,8 +210,10 @@ def _shown(located: Located, path: Path_, value: object) -> str:
         return "what was written"
     if path in located.written:
         value = located.written[path]
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     # mappings and lists are not repeated: they might hold secrets
-    return ascii(value)[:MAX_SHOWN_CHARS] if isinstance(value, str | int | float | bool | None) else f"a {_KIND.get(type(value), 'value')}"
+    return ascii(value)[:MAX_SHOWN_CHARS] if isinstance(value, str | int | float) else f"a {_KIND.get(type(value), 'value')}"
 
 
 _KIND: Final[dict[type, str]] = {dict: "mapping", list: "list"}

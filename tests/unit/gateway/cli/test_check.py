@@ -99,7 +99,7 @@ def test_every_mistake_of_every_file_is_printed_with_its_place(site):
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
         "policies/acme.yaml:2:26: models[0].pool: there is no pool 'chta'; did you mean 'chat'?",
-        "policies/acme.yaml:3:1: max_output_tokens: input should be a valid integer, not '4k'; write a whole number without quotes or unit",
+        "policies/acme.yaml:3:1: max_output_tokens: must be a whole number, not '4k'; write a whole number without quotes or unit",
         "tidegate.yaml:7:10: pools[0].backends[1].id: 'a' is the id of pools[0].backends[0] already; ids are unique in the whole fleet",
         "tidegate.yaml:8:1: workrs: is no known key; did you mean workers?",
         "4 problems",
@@ -326,7 +326,7 @@ def test_mistakes_and_notes_are_told_to_programs(site):
 def test_a_mistake_in_a_variable_is_shown_at_the_settings_that_it_overrides(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE__WORKERS", "many")
     text = Commands().invoke(app, ["check"])
-    assert (text.exit_code, text.stderr.startswith("environment variable TIDEGATE__WORKERS: workers: input")) == (1, True)
+    assert (text.exit_code, text.stderr.startswith("environment variable TIDEGATE__WORKERS: workers: must be")) == (1, True)
     results = json.loads(Commands().invoke(app, ["check", "--format", "sarif"]).stdout)["runs"][0]["results"]
     place = results[0]["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("tidegate.yaml", 1)

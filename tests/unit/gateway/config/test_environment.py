@@ -58,8 +58,8 @@ def test_a_text_stays_a_text_although_it_looks_like_a_number(file: Path) -> None
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("TIDEGATE__WORKERS", "many", "environment variable TIDEGATE__WORKERS: workers: input should be a valid integer"),
-        ("TIDEGATE__WORKERS", "65", "environment variable TIDEGATE__WORKERS: workers: input should be less than or equal to 64"),
+        ("TIDEGATE__WORKERS", "many", "environment variable TIDEGATE__WORKERS: workers: must be a whole number"),
+        ("TIDEGATE__WORKERS", "65", "environment variable TIDEGATE__WORKERS: workers: must be at most 64"),
         ("TIDEGATE__DATA__BIND", "nowhere", "environment variable TIDEGATE__DATA__BIND: data.bind: "),
         ("TIDEGATE__POOLS", "[", "environment variable TIDEGATE__POOLS: pools: is no JSON; write a mapping as"),
         ("TIDEGATE__POOLS", '[{"name": "a"}]', "environment variable TIDEGATE__POOLS: pools[0].model: is missing"),

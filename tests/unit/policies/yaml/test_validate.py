@@ -53,14 +53,14 @@ def test_a_sound_file_is_a_frozen_model():
     [
         ("nam: a\n", ["a.yaml:1:1: name: is missing; write it", "a.yaml:1:1: nam: is no known key; did you mean name?"]),
         ("name: x\n", ["a.yaml:1:1: name: has an x; leave it out"]),
-        ("name: 5\n", ["a.yaml:1:1: name: input should be a valid string, not 5; put it in quotes"]),
+        ("name: 5\n", ["a.yaml:1:1: name: must be text, not 5; put it in quotes"]),
         ("name: a\ninner: {zzz: 1}\n", ["a.yaml:2:9: inner.zzz: is no known key; known here: count, url"]),
         ("name: a\nparts: [{}, {ulr: b}]\n", ["a.yaml:2:14: parts[1].ulr: is no known key; did you mean url?"]),
-        ("name: a\nrate_s: 5s\n", ["a.yaml:2:1: rate_s: input should be a valid number, not '5s'; write a number without quotes or unit"]),
-        ("name: a\non: yes\n", ["a.yaml:2:1: on: input should be a valid boolean, not 'yes'; write true or false"]),
+        ("name: a\nrate_s: 5s\n", ["a.yaml:2:1: rate_s: must be a number, not '5s'; write a number without quotes or unit"]),
+        ("name: a\non: yes\n", ["a.yaml:2:1: on: must be true or false, not 'yes'; write true or false"]),
         ("name: a\nfew: [1, 2]\n", ["a.yaml:2:1: few: has 2 entries; at most 1 can stand here"]),
         ("name: a\nfew: []\n", ["a.yaml:2:1: few: has 0 entries; at least 1 can stand here"]),
-        ("name: a\nkind: c\n", ["a.yaml:2:1: kind: input should be 'a' or 'b', not 'c'"]),
+        ("name: a\nkind: c\n", ["a.yaml:2:1: kind: must be 'a' or 'b', not 'c'"]),
     ],
 )
 def test_each_kind_of_mistake_says_what_to_write(text, expected):
