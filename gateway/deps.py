@@ -221,6 +221,8 @@ class Deps:
     """When short requests are sent to a second backend, by pool name, where the settings say so."""
     region: str = ""
     """Where this gateway stands."""
+    docs_url: str = ""
+    """The address that pages in messages to callers are below; empty for their paths."""
     answers: AnswerCache = field(default_factory=AnswerCache)
     """Answers of earlier requests, and the equal requests under way."""
     images: ImageFetcher = field(default_factory=ImageFetcher)

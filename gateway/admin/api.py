@@ -18,6 +18,7 @@ from gateway.admin.describe import READ_ERRORS, Asking, document
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import CHANGED, NOT_FOUND, RETRY, AdminProblem, error_reply, sentence
 from gateway.admin.routes import ROUTERS
+from gateway.docs_links import linked
 from gateway.fleet.registry import FleetRefusal
 from policies.rollout.progress import NotNow
 from tenancy.alerts import AlertsAway
@@ -83,7 +84,7 @@ def rows_of(routers: Iterable[APIRouter]) -> list[RouteKey]:
 def _add_errors(api: FastAPI) -> None:
     async def problem(_request: Request, fault: Exception) -> Response:
         assert isinstance(fault, AdminProblem)
-        return error_reply(fault.status, str(fault), fault.code, fault.headers, fault.param)
+        return error_reply(fault.status, linked(str(fault), api.state.parts.docs_url), fault.code, fault.headers, fault.param)
 
     async def refusal(_request: Request, fault: Exception) -> Response:
         assert isinstance(fault, FleetRefusal)

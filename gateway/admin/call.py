@@ -319,6 +319,8 @@ class Parts:
     """Keeps revocations that the database cannot take; None where the API belongs to no gateway."""
     gateway: GatewayProcesses | None = None
     """None where the API belongs to no gateway."""
+    docs_url: str = ""
+    """The address that pages in messages are below; empty for their paths."""
 
 
 def answer(status: int, shown: Any, etag: str = "", headers: dict[str, str] | None = None) -> Response:

@@ -20,6 +20,7 @@ from gateway.cli.rights import RightsOptions
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.pools import LoraSettings
 from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_alerts_secret, read_reference, read_rollouts_secret
+from gateway.docs_links import docs_base, linked
 from gateway.fleet.sources import clashes_in_files, problems_in_files
 from gateway.importing.plan import DOCUMENT_FILE, BadDocument, read_document
 from gateway.prompt.find_tokenizer import found_tokenizer
@@ -79,8 +80,10 @@ def check(
         problems += _weak_secrets(reading.settings, reading.located)
         problems += _tokenizers(reading.settings, reading.located)
         problems += _adapters(reading.settings, reading.located)
-    ordered = sorted({_seen_from_here(problem) for problem in problems})
+    base = docs_base(reading.docs_url, os.environ)
+    ordered = sorted({_seen_from_here(problem, base) for problem in problems})
     notes = [] if ordered or reading.settings is None else [*reading.warnings, *_notes(reading.settings, policies, config.parent)]
+    notes = [linked(note, base) for note in notes]
     if form != "text":
         shown = findings(ordered, notes) if form == "json" else sarif(ordered, notes, str(config))
         print_json(shown)
@@ -127,13 +130,11 @@ def _complain(ordered: list[Problem]) -> None:
     err.print(f"{len(ordered)} problem{'s' * (len(ordered) > 1)}", markup=False)
 
 
-def _seen_from_here(problem: Problem) -> Problem:
-    """The problem with its file relative to the current folder, so that terminals and editors can jump to it."""
-    file = Path(problem.file)
-    current_folder = Path.cwd()
-    if not file.is_absolute() or not file.is_relative_to(current_folder):
-        return problem
-    return Problem(str(file.relative_to(current_folder)), problem.line, problem.column, problem.path, problem.message, problem.hint)
+def _seen_from_here(problem: Problem, base: str) -> Problem:
+    """The problem with its file relative to the current folder, which terminals and editors jump to, and pages below `base`."""
+    file, current_folder = Path(problem.file), Path.cwd()
+    name = str(file.relative_to(current_folder)) if file.is_absolute() and file.is_relative_to(current_folder) else problem.file
+    return Problem(name, problem.line, problem.column, problem.path, linked(problem.message, base), linked(problem.hint, base))
 
 
 def findings(problems: Sequence[Problem], notes: Sequence[str]) -> dict[str, Any]:

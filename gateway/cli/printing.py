@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.groups import Options
+from gateway.docs_links import docs_base, linked
 
 T = TypeVar("T")
 
@@ -32,8 +33,18 @@ STDOUT: Final = Path("-")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.", rich_help_panel=PANEL)]
 Target = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there; - is stdout.", rich_help_panel=PANEL)]
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+
+class LinkingConsole(Console):
+    """A console whose texts name pages by their addresses (`gateway.docs_links`)."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print texts and tables as `Console` does, with addresses in the texts."""
+        base = docs_base(None, os.environ)
+        super().print(*(linked(text, base) if isinstance(text, str) else text for text in objects), **how)
+
+
+out = LinkingConsole(highlight=False)
+err = LinkingConsole(stderr=True, highlight=False)
 
 
 @dataclass

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from gateway.config.load import read_settings
+from gateway.docs_links import docs_base, linked
 from gateway.fleet.sources import problems_in_files
 from gateway.telemetry.logs import configure_logs, write_for_people
 from policies.load import load_policies
@@ -37,8 +38,8 @@ def serve(
 ) -> None:
     """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts all processes but the first one by
     one, SIGUSR2 that one as well, with new code."""
+    reading = read_settings(config, os.environ)
     try:
-        reading = read_settings(config, os.environ)
         settings = reading.settings
         if settings is None:
             raise ConfigError(reading.problems)
@@ -47,7 +48,7 @@ def serve(
         if problems := problems_in_files(settings, os.environ):
             raise ConfigError(problems)
     except ConfigError as error:
-        console.print(str(error), markup=False, soft_wrap=True)
+        console.print(linked(str(error), docs_base(reading.docs_url, os.environ)), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     form = log_format or os.environ.get(FORM_VARIABLE) or ("console" if sys.stderr.isatty() else "json")
     write_for_people(form == "console")

@@ -127,6 +127,17 @@ def checked_hook_url(url: str) -> str:
     return url
 
 
+DOCS_VARIABLE: Final = "TIDEGATE_DOCS_URL"
+"""The variable of the same meaning as the setting `docs_url`, for commands that read no settings too."""
+
+
+def checked_docs_url(url: str) -> str:
+    """The text itself, if it is an address below which pages may be: `http(s)://host[:port]/path`. Raises ValueError for another text."""
+    _, host = _scheme_and_host(url, "a page")
+    checked_host(host)
+    return url
+
+
 def _scheme_and_host(url: str, what: str) -> tuple[str, str]:
     """Scheme and host of `http(s)://host[:port]/path`. Raises ValueError."""
     try:

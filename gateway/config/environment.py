@@ -16,6 +16,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
+from gateway.config.addresses import DOCS_VARIABLE
 from gateway.config.settings import Settings
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
@@ -45,6 +46,8 @@ def overridden(located: Located, environ: Mapping[str, str]) -> tuple[Located, t
     """The file's data with the values of variables in it, and a sentence for each variable that names no setting. An empty variable is
     none, as pydantic-settings has it."""
     warnings = []
+    if docs_url := environ.get(DOCS_VARIABLE):
+        located = _with_value(located, ("docs_url",), docs_url, DOCS_VARIABLE)
     for name in sorted(name for name, text in environ.items() if name.upper().startswith(PREFIX) and text):
         path = tuple(name[len(PREFIX) :].lower().split(DELIMITER))
         if not _is_known(path):

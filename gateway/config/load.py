@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import BaseModel
 
-from gateway.config.addresses import split_address
+from gateway.config.addresses import DOCS_VARIABLE, split_address
 from gateway.config.checks import RawSettings, contradictions
 from gateway.config.listeners import ConnectionLimits
 from gateway.config.pools import PoolSettings
@@ -41,6 +41,11 @@ class SettingsReading(msgspec.Struct, frozen=True):
     """The file's values with their positions; None when the file is no YAML."""
     warnings: tuple[str, ...] = ()
     """Sentences about variables of the environment that name no setting."""
+
+    @property
+    def docs_url(self) -> object:
+        """`docs_url` as it is written, whatever it is, also where the settings do not load."""
+        return self.located.value("docs_url") if self.located is not None else None
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -110,7 +115,7 @@ def read_settings_file(path: Path, environ: Mapping[str, str]) -> tuple[Located,
         ConfigError: the file cannot be read, or is no YAML mapping.
     """
     located = read_yaml(path, environ)
-    if not any(name.upper().startswith("TIDEGATE__") for name in environ):
+    if not any(name.upper().startswith("TIDEGATE__") for name in environ) and not environ.get(DOCS_VARIABLE):
         return located, ()
     # imported only where a variable is set: the import takes longer than reading the file
     from gateway.config.environment import overridden

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
 from domain.priority import CLASSES, Class
 from domain.strict import Strict
-from gateway.config.addresses import checked_hook_url, sqlite_file
+from gateway.config.addresses import checked_docs_url, checked_hook_url, sqlite_file
 from gateway.config.auth import AuthSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
 from gateway.config.pools import PoolSettings, Region, checked_networks
@@ -82,6 +82,7 @@ class RoutingSettings(Strict):
     )
 
 
+DocsUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(checked_docs_url)]
 HookUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(checked_hook_url)]
 
 
@@ -371,8 +372,18 @@ class Settings(Strict):
     cache: CacheSettings = Field(default=CacheSettings(), description="Where answers are kept that policies cache.")
     explanations: ExplanationSettings = Field(default=ExplanationSettings(), description="Routing decisions that are kept on disk.")
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
+    docs_url: DocsUrl | None = Field(
+        default=None,
+        description="Address of these pages: messages that name a page name it below this address. Null: the pages installed beside the "
+        "program, where there are any.",
+    )
 
     _base_dir: Path = Path()
+
+    @property
+    def public_docs(self) -> str:
+        """The address that pages in answers are below; empty where the settings have none."""
+        return f"{self.docs_url.rstrip('/')}/" if self.docs_url else ""
 
     @property
     def base_dir(self) -> Path:

@@ -14,6 +14,7 @@ from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from domain.identity import Caller
 from gateway.deps import Deps
+from gateway.docs_links import linked
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.per_address import AddressLimits
@@ -144,7 +145,7 @@ class DataPort:
                 if "/v1" + path in (*INFERENCE, MODELS, OWN_KEY)
                 else "Routes are listed in docs/reference/api.md."
             )
-            raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {hint}")
+            raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {linked(hint, self._deps.docs_url)}")
         if method == "OPTIONS" and b"origin" in head.headers:
             return self._preflight
         if path in INFERENCE:

@@ -335,6 +335,7 @@ class AdminApiRun:
             known_key=self._known_key,
             alerts=SqlAlerts(engine),
             pending=self._pending,
+            docs_url=settings.public_docs,
         )
 
     async def run(self) -> None:

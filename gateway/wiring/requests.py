@@ -209,6 +209,7 @@ def deps_for(
         sharing=_sharing(settings),
         hedges={pool.name: Hedge(pool.hedge.max_prompt_tokens) for pool in settings.pools if pool.hedge is not None},
         region=settings.routing.region,
+        docs_url=settings.public_docs,
         tokens=tokens,
         answers=answers if answers is not None else answers_in_memory(settings, pepper),
     )

@@ -54,6 +54,17 @@ async def raw(running: Gateway, method: str, path: str, body: bytes) -> tuple[in
     return int(answered.split()[1]), answered.lower(), said
 
 
+async def test_a_page_is_named_by_its_public_address_and_never_by_a_folder_of_this_machine() -> None:
+    async with SimEngine(SIM) as engine:
+        for sections, named in (
+            ({}, "docs/reference/api.md"),
+            ({"docs_url": "https://d.example/t"}, "https://d.example/t/reference/api.md"),
+        ):
+            async with gateway(engine.url, **sections) as running, running.client() as client:
+                message = (await client.get("/nowhere")).json()["error"]["message"]
+                assert message.endswith(f" Routes are listed in {named}.")
+
+
 async def test_wrong_methods_name_the_right_ones() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
         reply = await client.get("/v1/chat/completions")

@@ -3,12 +3,14 @@
 import base64
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import APIRouter
+from starlette.routing import Mount
 from structlog.testing import capture_logs
 
 from gateway.admin.access import LINES_AT_ONCE, ROLE_TABLE, TableError, check_table
@@ -59,6 +61,17 @@ async def test_an_application_with_an_unlisted_or_unguarded_route_is_not_made(ad
     with pytest.raises(TableError, match="no guarded route"):
         create_admin_api(admin.parts, "1", (*ROUTERS, bare))
     assert {*rows_of(ROUTERS), ("GET", "/openapi.json")} == set(ROLE_TABLE)
+
+
+async def test_a_page_in_a_refusal_is_named_below_the_address_of_the_settings(tmp_path: Path) -> None:
+    wrong = {"files": {"acme.yaml": "tenant: acme\nmodels: [{name: sim, pool: chat}]\nrules: [{name: a, if: 'nothing > 1', models: []}]\n"}}
+    async with admin_port(tmp_path, stored=True) as admin:
+        said = error(await admin.client.post(f"{API}/policies", json=wrong, headers=OWNER))["message"]
+        assert "docs/reference/policies.md says" in said and "file://" not in said
+        api = next(route.app for route in admin.app.routes if isinstance(route, Mount))
+        api.state.parts = replace(api.state.parts, docs_url="https://d.example/")
+        said = error(await admin.client.post(f"{API}/policies", json=wrong, headers=OWNER))["message"]
+        assert "https://d.example/reference/policies.md says" in said
 
 
 @pytest.mark.parametrize(

@@ -384,3 +384,32 @@ def test_an_adapter_that_can_be_read_here_has_the_digest_of_the_settings(site):
     assert "tidegate.yaml:9:29: pools[0].loras[0].digest" in wrong.output
     (folder / "two\nlines").touch()
     assert "rename it" in checked(right, folder).output
+
+
+def test_pages_in_messages_are_addresses(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = site / "tidegate.yaml"
+    settings.write_text(SETTINGS.replace("http://10.0.0.1:8000", "https://api.openai.com"))
+
+    def said(*form: str) -> str:
+        result = run("check", *form)
+        return " ".join((result.stdout + result.stderr).split())
+
+    page = Path(__file__).parents[4] / "docs" / "reference" / "engines.md"
+    assert f"see {page.as_uri()}" in said()
+    assert f"see {page.as_uri()}" in said("--format", "json")
+    settings.write_text(f"docs_url: https://docs.example.com/tidegate\n{settings.read_text()}")
+    for form in ((), ("--format", "json"), ("--format", "sarif")):
+        assert "see https://docs.example.com/tidegate/reference/engines.md" in said(*form)
+    monkeypatch.setenv("TIDEGATE_DOCS_URL", "https://other.example/")
+    assert "see https://other.example/reference/engines.md" in said()
+    monkeypatch.setenv("TIDEGATE_DOCS_URL", "other.example")
+    assert "environment variable TIDEGATE_DOCS_URL: docs_url: is no address of a page; write https://host/path" in said()
+
+
+def test_pages_in_mistakes_are_addresses_though_the_settings_do_not_load(site: Path) -> None:
+    settings = site / "tidegate.yaml"
+    pools = "pools: [{name: chat, model: m, dialect: openai, lora_folder: /a, backends: []}]\n"
+    settings.write_text(f"docs_url: https://docs.example.com/\n{pools}")
+    result = run("check")
+    assert result.exit_code == 1
+    assert "see https://docs.example.com/reference/engines.md for what can" in " ".join(result.stderr.split())
