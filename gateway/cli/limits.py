@@ -13,7 +13,7 @@ from gateway.cli.connection import GatewayOptions, StoreOptions
 from gateway.cli.durations import DURATION, seconds_of
 from gateway.cli.groups import CommandGroup
 from gateway.cli.key_labels import key_labels
-from gateway.cli.printing import OutputOptions, out, table_of
+from gateway.cli.printing import OutputOptions, err, out, table_of
 from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, window_named, window_words
 
 limit_app = CommandGroup("Limits: what may be used by whom.")
@@ -90,6 +90,8 @@ def list_alerts(
 ) -> None:
     """Print which budgets have reached a threshold, the newest first, and whether their messages have arrived."""
     alerts = gateway.api().read(f"{API}/limits/alerts?limit={newest}&of={segment(of)}")["items"]
+    if not alerts:
+        err.print(f"no budget has reached a threshold so far{f' of those whose ids begin with {of}' if of else ''}", markup=False)
     rows = [{**alert, "at": alert["message"]["at"], "percent": f"{alert['percent']} %"} for alert in alerts]
     output.show(rows, ("at", "limit", "percent", "result", "attempts"), alerts, expendable=("attempts",))
 

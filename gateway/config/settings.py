@@ -108,7 +108,11 @@ class AlertSettings(Strict):
         default=None, description="The receiver of a message about every percentage of a budget that is reached; null for none."
     )
     at_percent: list[Annotated[int, Field(ge=1, le=1000)]] = Field(
-        default=[50, 80, 100], min_length=1, max_length=10, description="Percentages of a limit's amount that are told."
+        default=[50, 80, 100],
+        min_length=1,
+        max_length=10,
+        description="Percentages of a limit's amount that are told. More than 100 is "
+        "reached where an amount was lowered below its usage or was overshot (docs/reference/limits.md).",
     )
     meters: list[Literal["cost_usd", "tokens", "input_tokens", "output_tokens", "units", "requests"]] = Field(
         default=["cost_usd"],

@@ -35,14 +35,14 @@ class Receiver:
         self.got: list[dict[str, Any]] = []
         self.looks = 0
 
-    def process(self) -> AlertWatch:
+    def process(self, percents: Sequence[int] = (50, 80, 100)) -> AlertWatch:
         return AlertWatch(
             SqlAlerts(self.engine),
             lambda: [("acme", limit) for limit in self.limits],
             self.look,
             self.post,
             SECRET,
-            percents=(50, 80, 100),
+            percents=percents,
             meters=frozenset({Meter.COST_NANOUSD}),
             every_s=30,
             wall=lambda: self.now,
@@ -131,6 +131,15 @@ async def test_a_raise_is_a_new_budget(receiver: Receiver) -> None:
     assert await receiver.turn(watch) == [80]
     receiver.limits = [Limit(BUDGET.scope, BUDGET.meter, BUDGET.window, 60 * NANO)]
     assert await receiver.turn(watch) == [100], "a budget that is lowered below its usage is told at once"
+
+
+async def test_more_than_all_of_a_budget_is_told_where_it_was_lowered(receiver: Receiver) -> None:
+    watch = receiver.process((100, 120, 200))
+    receiver.used = 48 * NANO
+    assert await receiver.turn(watch) == []
+    receiver.limits = [Limit(BUDGET.scope, BUDGET.meter, BUDGET.window, 40 * NANO)]
+    assert await receiver.turn(watch) == [120]
+    assert receiver.got[-1]["used_percent"] == 120.0
 
 
 async def test_a_rolling_window_is_told_again_once_its_usage_was_clearly_below(receiver: Receiver) -> None:

@@ -205,3 +205,15 @@ def test_the_limits_of_keys_show_the_keys_labels_to_people(port: AdminSocket) ->
     assert labels == {key_id: "website"}
     states = [{"id": f"key:{one}:requests:minute", "amount": 5} for one in (key_id, unnamed)]
     assert [row["id"] for row in _rows(states, labels)] == [f"key:{key_id}:requests:minute (website)", f"key:{unnamed}:requests:minute"]
+
+
+def test_alerts_of_an_unknown_limit_are_an_error_and_none_so_far_is_said(tmp_path: Path) -> None:
+    with admin_socket(tmp_path) as port:
+        assert port.run("tenant", "create", "acme").exit_code == 0
+        assert port.run("limit", "set", "tenant:acme:cost_usd:month", "50").exit_code == 0
+        refused = port.run("limit", "alerts", "--of", "UNKNOWN")
+        said = " ".join(refused.stderr.split())
+        assert (refused.exit_code, "no limit has an id that begins with 'UNKNOWN'" in said, refused.stdout) == (1, True, "")
+        quiet = port.run("limit", "alerts", "--of", "tenant:acme:")
+        assert (quiet.exit_code, "no budget has reached a threshold so far" in quiet.stderr) == (0, True)
+        assert port.run("limit", "alerts", "--of", "tenant:acme:", "--json").stdout.strip() == "[]"

@@ -1,6 +1,7 @@
 import trustme
 
 from gateway.config.checks import RawSettings, contradictions
+from gateway.config.load import read_settings
 from policies.yaml.located import parse_yaml
 
 DEFAULTS = {
@@ -167,3 +168,17 @@ def test_the_proxy_protocol_needs_proxies(tmp_path):
     assert "data.trusted_proxies.proxy_protocol: only trusted proxies may send the header, and none is named" in problem
     assert found("data: {trusted_proxies: {proxy_protocol: true, networks: [10.0.0.0/24]}}\n", tmp_path) == []
     assert found("data: {trusted_proxies: {proxy_protocol: false}}\n", tmp_path) == []
+
+
+def test_percentages_of_alerts_are_above_nothing_and_may_be_above_a_whole_budget(tmp_path):
+    def said(percent):
+        (tmp_path / "policies").mkdir(exist_ok=True)
+        file = tmp_path / "tidegate.yaml"
+        file.write_text(f"pools: [{{name: p, model: m, backends: []}}]\nalerts: {{at_percent: [50, {percent}]}}\n")
+        return [str(problem).partition("yaml:")[2] for problem in read_settings(file, {}).problems]
+
+    assert [said(percent) for percent in (1, 100, 101, 1000)] == [[]] * 4
+    assert said(0) == ["2:27: alerts.at_percent[1]: must be at least 1, not 0"]
+    assert said(-20) == ["2:27: alerts.at_percent[1]: must be at least 1, not -20"]
+    assert said(1001) == ["2:27: alerts.at_percent[1]: must be at most 1000, not 1001"]
+    assert said(0.5) == ["2:27: alerts.at_percent[1]: must be a whole number, not 0.5; write a whole number without quotes or unit"]
