@@ -8,7 +8,8 @@ at the commits that their dialects name.
 
 Some templates know efforts and no switch: gpt-oss has `low`, `medium` and `high` and always thinks (vLLM refuses `none` and `minimal` for
 it, SGLang refuses a `none` among the variables), Mistral's newer models have `none` and `high`. Engines drop the switch there without a
-word. `Efforts` says which effort stands for it; an engine does not tell which kind of template it has, so a pool's settings do.
+word. This was read in SGLang 0.5.23, in sources and error messages of vLLM newer than 0.32, and in the templates of Mistral's own library.
+`Efforts` says which effort stands for the switch; an engine does not tell which kind of template it has, so a pool's settings do.
 """
 
 from collections.abc import Mapping
