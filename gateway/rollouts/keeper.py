@@ -4,8 +4,8 @@ Every gateway on a database has a keeper. A write succeeds only against the vers
 that one writes the audit row and posts the webhook. The write that rolls back a worse canary also ends the rollout: workers drop it at
 their next poll.
 
-While the database is away, the keeper judges each rollout by the sums of its own gateway's workers, and only sends a worse canary back: it
-tells the workers at once, and writes the rollback when the database is there again.
+While the database is away, or busy with other transactions for seconds, the keeper judges each rollout by the sums of its own gateway's
+workers, and only sends a worse canary back: it tells the workers at once, and writes the rollback when the database takes it.
 """
 
 import asyncio
@@ -35,6 +35,9 @@ WITHIN_S: Final = 10.0
 READ_WITHIN_S: Final = 3.0
 """Time limit for reading the rollouts: a database that does not answer within it counts as away, so that a worse canary still goes back
 within ten seconds."""
+PATIENT_S: Final = 2.0
+"""How long a round may take before the keeper judges beside it, without the database: a transaction that waits for others, such as the
+booking of usage, must not hold up a rollback, and SQLite's wait for its lock cannot be interrupted."""
 FORGET_EVERY_S: Final = 300.0
 """How often sums of closed rollouts are removed."""
 ACTOR: Final = "rollout"
@@ -134,10 +137,15 @@ class RolloutKeeper:
             await asyncio.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """Evaluate every rollout once. An outage of the database is logged once, and the next round tries again."""
+        """Evaluate every rollout once. While the database keeps the round waiting, rollouts are judged without it each second. An outage
+        of the database is logged once, and the next round tries again."""
+        under_way = asyncio.create_task(self._round_in_time())
+        patient_s = PATIENT_S
         try:
-            async with asyncio.timeout(WITHIN_S):
-                await self._round()
+            while not (await asyncio.wait((under_way,), timeout=patient_s))[0]:
+                await self._judge_alone()
+                patient_s = EVERY_S
+            await under_way
         except Exception as error:  # noqa: BLE001 - drivers raise their own errors; whatever it is, the next round may succeed
             if not self._away:
                 log.warning(
@@ -147,9 +155,16 @@ class RolloutKeeper:
             self._reachable_since = None
             await self._judge_alone()
             return
+        finally:
+            under_way.cancel()
+            await asyncio.gather(under_way, return_exceptions=True)  # nothing of it is left where the keeper is ended
         if self._away:
             log.info("rollouts are looked at again")
         self._away = False
+
+    async def _round_in_time(self) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            await self._round()
 
     async def _round(self) -> None:
         async with asyncio.timeout(READ_WITHIN_S):
@@ -185,16 +200,18 @@ class RolloutKeeper:
         """Judge the rollouts by the sums of this gateway's workers, and send worse canaries back; nothing else is decided."""
         if self._workers is None or not self._known:
             return
-        below = {rollout_id: int((self._wall() - LAG_S) // parsed.plan.terms.interval_s) for rollout_id, (_, parsed) in self._known.items()}
-        wanted = {rollout_id: (self._known[rollout_id][1].state.next_interval, end) for rollout_id, end in below.items()}
+        known = dict(self._known)  # a round beside may read them anew while workers are asked
+        below = {rollout_id: int((self._wall() - LAG_S) // parsed.plan.terms.interval_s) for rollout_id, (_, parsed) in known.items()}
+        wanted = {rollout_id: (known[rollout_id][1].state.next_interval, end) for rollout_id, end in below.items()}
         try:
             texts = await self._workers.sums(wanted)
-            for rollout_id, (rollout, parsed) in self._known.items():
+            for rollout_id, (rollout, parsed) in known.items():
                 state, why = only_judged(parsed.plan, parsed.state, merged(texts.get(rollout_id, ())))
-                self._known[rollout_id] = rollout, msgspec.structs.replace(parsed, state=state)
+                if self._known.get(rollout_id) is known[rollout_id]:
+                    self._known[rollout_id] = rollout, msgspec.structs.replace(parsed, state=state)
                 if why and rollout_id not in self.state.sent_back:
                     self.state.sent_back[rollout_id] = why
-                    log.warning("a canary is sent back while the database is away", rollout=rollout.name, reason=why)
+                    log.warning("a canary is sent back while the database is away or busy", rollout=rollout.name, reason=why)
             if self.state.sent_back:
                 await self._workers.send_back(list(self.state.sent_back))
         except (OSError, msgspec.DecodeError) as error:
@@ -238,6 +255,8 @@ class RolloutKeeper:
             await self._store.forget_sums(rollout.id, below)  # nothing is left to compare with
             return standing(rollout, parsed, now)
         texts = await self._store.sums(rollout.id, before.next_interval, below) if below > before.next_interval else ()
+        if rollout.id in self.state.sent_back:
+            return await self._write_back(rollout, parsed, now)  # while the sums were read; to write them would end what workers were told
         look = tick(plan, before, now, merged(texts))
         after = look.state
         outcome = look.outcome if _changed(before, after) or after.status is Status.ROLLED_BACK else LookOutcome.STAY

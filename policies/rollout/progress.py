@@ -143,8 +143,8 @@ def only_judged(plan: RolloutPlan, state: RolloutState, intervals: Iterable[Inte
 
 
 def sent_back(state: RolloutState, why: str) -> RolloutState:
-    """The state of a rollout whose canary was found worse while the database was away."""
-    return state if state.status in OVER else _rolled_back(state, f"while the database was away: {why}")
+    """The state of a rollout whose canary was found worse while the database was away or busy."""
+    return state if state.status in OVER else _rolled_back(state, f"while the database was away or busy: {why}")
 
 
 def pause(state: RolloutState, now: float) -> RolloutState:
