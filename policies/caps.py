@@ -1,8 +1,8 @@
 """`caps` of a policy file: the most of each thing that one request may hold. A cap without an entry has today's number.
 
 Each cap bounds a field by which one small request could cost as much as many. The upper bound of a cap is that of the engines where they
-have one. Elsewhere it is what the gateway can read: a body has at most 50,000 objects and arrays, 100,000 keys and 64 levels, whatever
-the policy says (`gateway/http/openai/json_guard.py`).
+have one. Elsewhere it is what the gateway can read or keep: a body has at most 50,000 objects and arrays, 100,000 keys and 64 levels,
+whatever the policy says (`gateway/http/openai/json_guard.py`), so that a policy can only lower `depth`.
 """
 
 from collections.abc import Iterable
@@ -98,6 +98,30 @@ class RequestCaps(Strict):
     suffix_chars: int = Field(default=1024 * 1024, ge=0, le=1024**3, description="`suffix` of a text completion; the body bounds it, too.")
     template_variables: int = Field(default=16, ge=0, le=256, description="Members of `chat_template_kwargs`.")
     variable_chars: int = Field(default=1024, ge=1, le=1024 * 1024, description="Characters of one text in `chat_template_kwargs`.")
+    name_chars: int = Field(default=256, ge=1, le=65_536, description="Characters of the name of one function, in `tools` or `functions`.")
+    user_chars: int = Field(
+        default=512,
+        ge=1,
+        le=512,
+        description="Characters of `user`. The ledger keeps it, and takes no longer one: a policy can only lower it.",
+    )
+    dimensions: int = Field(
+        default=65_536,
+        ge=1,
+        le=2**31 - 1,
+        description="`dimensions` of an embedding. Usually ten times the widest embedding served today; engines keep it in 32 bits.",
+    )
+    top_k: int = Field(
+        default=1_000_000, ge=1, le=2**31 - 1, description="`top_k`. The usual number is above any vocabulary; engines keep it in 32 bits."
+    )
+    samplers: int = Field(default=32, ge=0, le=1024, description="Entries of `samplers` and of `dry_sequence_breakers`, for llama.cpp.")
+    sampler_chars: int = Field(default=64, ge=1, le=65_536, description="Characters of one entry of `samplers` or `dry_sequence_breakers`.")
+    sampler_order_chars: int = Field(
+        default=1024, ge=1, le=65_536, description="Characters of `samplers` as one text, a letter for each sampler."
+    )
+    depth: int = Field(
+        default=64, ge=3, le=64, description="Levels of nested containers in a body. The gateway reads no more; a policy can only lower it."
+    )
     media_kwargs_bytes: int = Field(
         default=4096,
         ge=2,

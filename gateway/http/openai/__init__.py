@@ -10,11 +10,11 @@ import msgspec
 
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.openai.checks import refuse, refuse_type
+from gateway.http.openai.checks import check_depth, refuse, refuse_type
 from gateway.http.openai.controls import FAMILIES, REMOVED, SESSIONS, session_named, without_controls
 from gateway.http.openai.endpoints import FORMS, forms_for
 from gateway.http.openai.images import image_links
-from gateway.http.openai.json_guard import parse_object
+from gateway.http.openai.json_guard import MAX_DEPTH, parse_object
 from gateway.http.openai.prompts import reference_taken
 from gateway.http.openai.sizes import LOGPROBS, behind_prompt, logprobs, output_cap, sequences
 from policies.caps import USUAL_CAPS, RequestCaps
@@ -52,6 +52,8 @@ def interpret(
     """
     form = FORMS[endpoint] if caps is USUAL_CAPS and not links else forms_for(caps, links=links)[endpoint]
     document = parse_object(body)
+    if caps is not USUAL_CAPS and caps.depth < MAX_DEPTH:
+        check_depth(document, caps.depth)
     cache: object = None
     session = "" if _SESSION_FIELDS.isdisjoint(document) else session_named(document)
     for field in document:
@@ -132,8 +134,11 @@ def check_caps(ask: Ask, caps: RequestCaps) -> None:
     """
     checks = forms_for(caps, links=bool(ask.image_links))[ask.endpoint].checks
     field = ask.endpoint.prompt_fields[0]
-    checks[field](msgspec.json.decode(ask.prompt), field)
-    for name, value in behind_prompt(ask).items():
+    prompt, others = msgspec.json.decode(ask.prompt), behind_prompt(ask)
+    if caps.depth < MAX_DEPTH:
+        check_depth({field: prompt, **others}, caps.depth)
+    checks[field](prompt, field)
+    for name, value in others.items():
         if value is not None and (check := checks.get(name)) is not None:
             check(value, name)
 

@@ -13,8 +13,6 @@ from gateway.http.openai.messages import media_of, messages
 from gateway.http.openai.sizes import PromptSize
 from policies.caps import RequestCaps
 
-MAX_NAME_CHARS: Final = 256
-
 CALL_VARIABLES: Final = frozenset(
     {
         *("chat_template", "tokenize", "conversation", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
@@ -26,7 +24,6 @@ CALL_VARIABLES: Final = frozenset(
 `max_length` and `padding` it would make a prompt of any size."""
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_name = text(MAX_NAME_CHARS)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -50,14 +47,14 @@ def _tool(check_function: Check, check_schema: Check, most_bytes: int) -> Check:
     return check
 
 
-def _function(check_schema: Check) -> Check:
+def _function(check_schema: Check, check_name: Check) -> Check:
     def check(value: object, param: str) -> None:
         if type(value) is not dict:
             refuse_type("an object", value, param)
         name = value.get("name")
         if type(name) is not str:
             refuse_type("a string", name, f"{param}.name")
-        _name(name, f"{param}.name")
+        check_name(name, f"{param}.name")
         parameters = value.get("parameters")
         if parameters is not None:
             check_schema(parameters, f"{param}.parameters")
@@ -131,7 +128,7 @@ _switch_type = one_of("enabled", "disabled")
 def chat(caps: RequestCaps, *, links: bool = False) -> Mapping[str, Check]:
     """The checks under a policy's caps, by field name; `links` as for `messages`."""
     check_schema = schema(caps.schema_bytes, caps.schema_depth)
-    function = _function(check_schema)
+    function = _function(check_schema, text(caps.name_chars, "name_chars"))
     media_kwargs = _media_kwargs(caps.media_kwargs_bytes)
     return {
         **generation(caps),

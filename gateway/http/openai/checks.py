@@ -161,6 +161,22 @@ def weights(most: int, low: float, high: float, cap: str = "") -> Check:
     return check
 
 
+def check_depth(document: object, most_levels: int) -> None:
+    """Check the levels of nested containers in a document that was read; the document itself is the first one. Raises Fault: INVALID_VALUE
+    without a field, because every level belongs to several."""
+    level = [document]
+    for _ in range(most_levels):
+        below: list[object] = []
+        for container in level:
+            values = container.values() if isinstance(container, dict) else container
+            below += [value for value in values if type(value) is dict or type(value) is list]  # type: ignore[attr-defined]  # a list
+        if not below:
+            return
+        level = below
+    message = f"The request body is nested more than {most_levels} levels deep.{set_by('depth')}"
+    raise Fault(Kind.INVALID_VALUE, message)
+
+
 def schema(most_bytes: int, most_levels: int) -> Check:
     """A check for the size and depth of a JSON schema, or of an object that holds one. The engine judges its meaning."""
 

@@ -1,15 +1,11 @@
 """`POST /v1/embeddings`: the input in four shapes, and the few fields beside it."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from gateway.http.openai.checks import Check, integer, one_of, text, unsupported
-from gateway.http.openai.generation import MAX_USER_CHARS, REFUSED, count_token_ids, inputs, list_inputs
+from gateway.http.openai.generation import REFUSED, count_token_ids, inputs, list_inputs
 from gateway.http.openai.sizes import PromptSize
 from policies.caps import RequestCaps
-
-MAX_DIMENSIONS: Final = 65_536
-"""Ten times the widest embedding served today."""
 
 
 def embeddings(caps: RequestCaps) -> Mapping[str, Check]:
@@ -18,8 +14,8 @@ def embeddings(caps: RequestCaps) -> Mapping[str, Check]:
         **REFUSED,
         "input": inputs(caps.inputs, "inputs"),
         "encoding_format": one_of("float", "base64"),
-        "dimensions": integer(1, MAX_DIMENSIONS),
-        "user": text(MAX_USER_CHARS),
+        "dimensions": integer(1, caps.dimensions, "dimensions"),
+        "user": text(caps.user_chars, "user_chars"),
         "stream": unsupported("embeddings are not streamed"),
         "stream_options": unsupported("embeddings are not streamed"),
         # vLLM takes a chat in place of `input`; with both, the order of vLLM's own types decides which one it reads

@@ -90,12 +90,6 @@ def count_token_ids(value: object) -> int | None:
     return sum(map(len, value)) if type(value[0]) is list else None
 
 
-MAX_USER_CHARS: Final = 512
-"""The ledger keeps it."""
-
-MAX_TOP_K: Final = 1_000_000
-"""Above any vocabulary; -1 and 0 mean no bound to the engines that take them."""
-
 _token_id = integer(0, MAX_TOKEN_ID)
 _penalty = number(-2.0, 2.0)
 
@@ -171,6 +165,7 @@ def generation(caps: RequestCaps) -> dict[str, Check]:
     choices = integer(1, caps.choices, "choices")
     token_ids = each(caps.token_ids, _token_id, cap="token_ids")
     grammar = text(caps.grammar_chars, "grammar_chars")
+    samplers = each(caps.samplers, text(caps.sampler_chars, "sampler_chars"), cap="samplers")
     check_schema = schema(caps.schema_bytes, caps.schema_depth)
     json_schema = either(grammar, check_schema, str)
     choice = each(caps.structured_choices, text(caps.stop_chars, "stop_chars"), least=1, cap="structured_choices")
@@ -194,19 +189,19 @@ def generation(caps: RequestCaps) -> dict[str, Check]:
         "presence_penalty": _penalty,
         "frequency_penalty": _penalty,
         "repetition_penalty": number(0.0, 10.0, low_open=True),
-        "top_k": integer(-1, MAX_TOP_K),
+        "top_k": integer(-1, caps.top_k, "top_k"),
         "min_p": number(0.0, 1.0),
         "allowed_token_ids": token_ids,
         "logprob_token_ids": each(caps.logprobs, _token_id, cap="logprobs"),
-        "samplers": either(text(1024), each(32, text(64)), str),
-        "dry_sequence_breakers": each(32, text(64)),
+        "samplers": either(text(caps.sampler_order_chars, "sampler_order_chars"), samplers, str),
+        "dry_sequence_breakers": samplers,
         "documents": each(caps.documents, check_schema, cap="documents"),
         "prompt_logprobs": integer(0, caps.logprobs, "logprobs"),
         "stop": _stops(caps),
         "stop_token_ids": token_ids,
         "bad_words": each(caps.bad_words, text(caps.stop_chars, "stop_chars"), cap="bad_words"),
         "seed": integer(-(2**63), 2**63 - 1),
-        "user": text(MAX_USER_CHARS),
+        "user": text(caps.user_chars, "user_chars"),
         "logit_bias": weights(caps.biases, -100.0, 100.0, "biases"),
         "echo": flag,
         "response_format": _response_format(check_schema),

@@ -52,9 +52,27 @@ LARGER: list[tuple[str, int, Endpoint, dict[str, Any]]] = [
     ("suffix_chars", 1024**2 + 1, Endpoint.COMPLETIONS, {"suffix": "x" * (1024**2 + 1)}),
     ("template_variables", 17, Endpoint.CHAT, {"chat_template_kwargs": {f"v{at}": 1 for at in range(17)}}),
     ("variable_chars", 1025, Endpoint.CHAT, {"chat_template_kwargs": {"v": "x" * 1025}}),
+    ("name_chars", 257, Endpoint.CHAT, {"tools": [{"type": "function", "function": {"name": "f" * 257}}]}),
+    ("name_chars", 257, Endpoint.CHAT, {"functions": [{"name": "f" * 257}]}),
+    ("top_k", 1_000_001, Endpoint.CHAT, {"top_k": 1_000_001}),
+    ("dimensions", 65_537, Endpoint.EMBEDDINGS, {"input": "x", "dimensions": 65_537}),
+    ("samplers", 33, Endpoint.COMPLETIONS, {"samplers": ["top_k"] * 33}),
+    ("samplers", 33, Endpoint.COMPLETIONS, {"dry_sequence_breakers": ["x"] * 33}),
+    ("sampler_chars", 65, Endpoint.CHAT, {"samplers": ["x" * 65]}),
+    ("sampler_chars", 65, Endpoint.CHAT, {"dry_sequence_breakers": ["x" * 65]}),
+    ("sampler_order_chars", 1025, Endpoint.CHAT, {"samplers": "x" * 1025}),
     ("media_kwargs_bytes", 4097, Endpoint.CHAT, {"mm_processor_kwargs": {"a": "x" * (4097 - 8)}}),
 ]
 """A cap, the least value above its default, and a request that has it."""
+
+NARROWED: list[tuple[str, int, Endpoint, dict[str, Any]]] = [
+    ("user_chars", 512, Endpoint.CHAT, {"user": "x" * 512}),
+    ("user_chars", 512, Endpoint.EMBEDDINGS, {"input": "x", "user": "x" * 512}),
+    ("depth", 64, Endpoint.CHAT, {"unknown": nested(63)}),
+    ("depth", 64, Endpoint.COMPLETIONS, {"unknown": nested(63)}),
+    ("depth", 5, Endpoint.CHAT, {"messages": [{"role": "user", "content": [PART]}]}),
+]
+"""A cap that a policy can only lower, the least value under which a request passes, and the request."""
 
 IDS = [f"{name}-{endpoint.word}-{next(iter(fields))}" for name, _, endpoint, fields in LARGER]
 
@@ -74,8 +92,21 @@ def test_a_policy_opens_the_cap_and_the_refusal_names_it(name: str, size: int, e
         check_caps(ask, USUAL_CAPS)  # a model, project or rule with narrower caps than those that it was read with
 
 
+@pytest.mark.parametrize(("name", "size", "endpoint", "fields"), NARROWED)
+def test_a_policy_narrows_what_the_gateway_itself_bounds(name: str, size: int, endpoint: Endpoint, fields: dict[str, Any]) -> None:
+    ask = read(endpoint, fields)
+    check_caps(read(endpoint, fields, RequestCaps.model_validate({name: size})), RequestCaps.model_validate({name: size}))
+    narrower = RequestCaps.model_validate({name: size - 1})
+    for refused in (lambda: read(endpoint, fields, narrower), lambda: check_caps(ask, narrower)):
+        with pytest.raises(Fault) as caught:
+            refused()
+        assert caught.value.kind is Kind.INVALID_VALUE
+        assert str(size - 1) in caught.value.message
+        assert caught.value.message.endswith(f" The policy of your tenant sets this bound (caps.{name}).")
+
+
 def test_every_cap_of_what_a_body_holds_is_in_the_table() -> None:
-    assert {name for name, *_ in LARGER} == RequestCaps.model_fields.keys() - {"body_bytes"}
+    assert {name for name, *_ in LARGER + NARROWED} == RequestCaps.model_fields.keys() - {"body_bytes"}
 
 
 def test_a_value_below_the_range_is_not_the_policys() -> None:
