@@ -105,6 +105,9 @@ class Dialect(msgspec.Struct, frozen=True):
     mistakes: tuple[CallerMistake, ...] = ()
     """Mistakes of callers that its engines answer with a status of 500 and more."""
 
+    ids_from_requests: bool = False
+    """Whether it makes the `id` of a reply from the request's `x-request-id`, with the endpoint's prefix in front."""
+
     disaggregation: Handover | None = None
     """Disaggregated prefill and decode on two of its engines; None when they cannot, or when another component than a gateway directs
     it."""

@@ -57,6 +57,7 @@ DIALECT: Final = Dialect(
     health_path="/health",
     models_path="/v1/models",
     answers_as_listed=True,
+    ids_from_requests=True,
     isolation=Isolation("cache_salt", frozenset(Endpoint)),
     signals_path="/metrics",
     read_signals=SIGNALS.read,

@@ -124,7 +124,8 @@ class Attempt(msgspec.Struct, eq=False):
         story.tried.attempts += 1
         story.tried.backend = backend.id
         facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
-        chain = taps_for(self.ask, story, deps.clock, self.engine_model, self._names())
+        dialect = deps.dialects[self.placement.pool.name]
+        chain = taps_for(self.ask, story, deps.clock, self.engine_model, self._names(), own_ids=dialect.ids_from_requests)
         relay = self.relay = ReplyRelay(
             exchange,
             story,
@@ -134,7 +135,7 @@ class Attempt(msgspec.Struct, eq=False):
                 self.ask.endpoint,
                 (self.placement.pool.model, story.placed.lora),
                 self.timeouts,
-                deps.dialects[self.placement.pool.name].mistakes,
+                dialect.mistakes,
                 deps.names_inside,
             ),
             headers=lambda: reply_headers(exchange, story, chain.usage, deps, stream=story.asked.stream),

@@ -24,6 +24,7 @@ from gateway.answers.flights import AskAgain, Receiver, SharedFlight, begun_by
 from gateway.answers.replay import CHARS_PER_TOKEN, plain_reply, stream_events
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
+from gateway.http.edge.reply_ids import reply_id
 from gateway.request.reply_headers import reply_headers
 from gateway.story import Story
 from policies.compile import ModelRule
@@ -187,13 +188,13 @@ def _give_vectors(inputs: KnownInputs, settings: CachePolicy, exchange: Exchange
 async def _give(answer: Answer, ask: Ask, settings: CachePolicy, exchange: Exchange, story: Story, deps: Deps) -> None:
     """Send a kept answer."""
     _note_hit(answer.usage, deps.answers.age_s(answer), settings, story)
-    reply_id = f"{'chatcmpl' if ask.endpoint.has_messages else 'cmpl'}-{story.own_id}"
+    own = reply_id(ask.endpoint, story.own_id)
     created = int(deps.wall())
     if not ask.stream:
         headers = reply_headers(exchange, story, None, deps, stream=False)
-        exchange.reply(200, headers, plain_reply(answer.document, reply_id, created, answer.usage))
+        exchange.reply(200, headers, plain_reply(answer.document, own, created, answer.usage))
         return
-    events = stream_events(ask.endpoint, answer.document, reply_id, created, answer.usage, include_usage=ask.include_usage)
+    events = stream_events(ask.endpoint, answer.document, own, created, answer.usage, include_usage=ask.include_usage)
     if settings.pace_tokens_s is None:
         exchange.start(reply_headers(exchange, story, None, deps, stream=True))
         exchange.write(b"".join([event for _, event in events]))

@@ -33,6 +33,7 @@ from gateway.http.edge.reply_document import (
     plain_chunk,
     said_bytes,
 )
+from gateway.http.edge.reply_ids import IdTap
 from gateway.story import AttemptFacts, Story
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -407,7 +408,9 @@ class ReplyChain:
         return data
 
 
-def taps_for(ask: Ask, story: Story, clock: Clock, engine_model: str, names: frozenset[str] | None) -> StreamTap | PlainTap | ReplyChain:
+def taps_for(
+    ask: Ask, story: Story, clock: Clock, engine_model: str, names: frozenset[str] | None, *, own_ids: bool = True
+) -> StreamTap | PlainTap | ReplyChain:
     """The chain of one attempt's reply; the judging tap alone where nothing else has anything to do, so that an event costs one call.
 
     A tap that needs whole events stands right behind the judge; one that holds back or cuts bytes anywhere stands behind those.
@@ -415,6 +418,7 @@ def taps_for(ask: Ask, story: Story, clock: Clock, engine_model: str, names: fro
     Args:
         engine_model: the model that the engine was asked for.
         names: models the reply may name; None to take any.
+        own_ids: whether the engine makes the reply's id from that of the request; if not, the reply gets ours here.
     """
     judge: StreamTap | PlainTap
     if ask.stream:
@@ -429,6 +433,8 @@ def taps_for(ask: Ask, story: Story, clock: Clock, engine_model: str, names: fro
     # an engine with several names for its model answers in whichever it likes
     if story.asked.model != engine_model or (names is not None and len(names) > 1):
         taps.append(RenameTap({engine_model, *(names or ())}, story.asked.model))
+    if not own_ids:
+        taps.append(IdTap(ask.endpoint, story.own_id, stream=ask.stream))
     if story.looked_up.merge is not None:
         taps.append(MergeTap(story.looked_up.merge))
     return judge if len(taps) == 1 else ReplyChain(taps, judge)
