@@ -112,7 +112,8 @@ async def test_an_engine_that_counts_its_replies_tells_nobody(dialect: str, spac
 @pytest.mark.parametrize(("endpoint", "streamed"), ROUTES, ids=NAMES)
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_simulated_engines_and_kept_answers_too(dialect: str, endpoint: Endpoint, streamed: bool) -> None:
-    async with SimEngine(SimSettings(models=("sim",), dialect=dialect, speed=5000)) as engine, behind(engine.url, dialect, cache=True) as client:
+    settings = SimSettings(models=("sim",), dialect=dialect, speed=5000)
+    async with SimEngine(settings) as engine, behind(engine.url, dialect, cache=True) as client:
         seen = [await ids(client, endpoint, streamed) for _ in range(3)]
         assert engine.count == 1, "the others are kept answers"
     kept = seen[1:] if endpoint.generates else []
