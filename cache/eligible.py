@@ -20,6 +20,18 @@ TOKEN_IDS: Final = "token-ids"
 EMBEDDINGS: Final = "embeddings"
 REASONS: Final = (MEDIA, TOOLS, LARGE, SAMPLED, CHOICES, LOGPROBS, TOKEN_IDS, EMBEDDINGS)
 
+LENGTH: Final = "length"
+LONG: Final = "long"
+FORM: Final = "form"
+FINISH: Final = "finish"
+BROKEN: Final = "broken"
+USAGE: Final = "usage"
+PURGED: Final = "purged"
+KEY: Final = "key"
+ASKED: Final = "asked"
+NOT_KEPT: Final = (LENGTH, TOOLS, FINISH, LONG, FORM, BROKEN, USAGE, PURGED, KEY, ASKED)
+"""Why the answer to a miss was not kept, in one word."""
+
 _TOOL_MEMBERS: Final = frozenset({"tools", "functions"})
 _OUTPUT_MEMBERS: Final = frozenset({"logprobs", "top_logprobs", "prompt_logprobs", "echo"})
 _TOKEN_MEMBERS: Final = frozenset({"return_token_ids", "return_tokens_as_token_ids", "prompt_token_ids"})

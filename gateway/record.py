@@ -185,6 +185,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The usage of a hit's answer when it was made; `usage` is what the hit is charged for."""
     saved_nanousd: int = 0
     """What a hit would have cost more at an engine, at the price of now."""
+    cache_age_s: float = 0.0
+    """Of a hit, seconds since the answer was made."""
+    not_kept: str = ""
+    """Why the answer to a miss was not kept, in one word; empty where it was."""
 
     @property
     def own_id(self) -> str:

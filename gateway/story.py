@@ -142,6 +142,8 @@ class CacheFacts(msgspec.Struct):
     """`hit-exact`, `hit-partial`, `hit-semantic`, `miss`, or `bypass:` with the reason; empty where the policy has no cache."""
     age_s: float = 0.0
     """Seconds since the answer was made."""
+    not_kept: str = ""
+    """Why the answer to a miss was not kept, one of `cache.eligible.NOT_KEPT`; empty where it was, and for a request that failed."""
     similarity: float | None = None
     """The similarity of the prompts, of a semantic hit."""
     key: bytes = b""
@@ -442,6 +444,8 @@ class Story(msgspec.Struct):
             self.looked_up.status,
             self.looked_up.saved or NO_USAGE,
             self.looked_up.saved_nanousd,
+            self.looked_up.age_s,
+            self.looked_up.not_kept,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

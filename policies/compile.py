@@ -21,6 +21,8 @@ from policies.rollout.assignment import place
 from policies.routing_choice import Routing, routing_of
 from policies.rules import Rule, RuleBook
 from policies.schema import EVERYONE, ModelEntry, PolicyDocument, RuleEntry, Treatment
+from policies.yaml.located import Located
+from policies.yaml.problems import Problem
 
 DIGEST_CHARS: Final = 16
 """64 bits in hexadecimal: enough to tell a site's policy sets apart, short enough for every access-log line."""
@@ -138,6 +140,10 @@ class PolicySet(msgspec.Struct, frozen=True, eq=False):
     """The default policy, of every other tenant; None for none."""
     digest: str
     """The first hexadecimal digits of SHA-256 over the content: same content, same digest, whatever its order. Access records carry it."""
+    warnings: tuple[Problem, ...] = ()
+    """What loads and is hardly meant, by file and line; no part of the digest."""
+    places: Mapping[str, Located] = MappingProxyType({})
+    """The file of each tenant that has a policy of its own, for messages; empty where the policies were read from no files."""
 
     def for_tenant(self, tenant: str) -> TenantPolicy | None:
         """The tenant's own policy, else the default policy, else None: no model exists for the tenant. One look-up."""

@@ -9,6 +9,7 @@ import gc
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -215,7 +216,9 @@ class PolicyFolder:
                 problems += [] if prompts is None else allowed_problems(file.located, prompts)
         if problems:
             raise ConfigError(problems)
-        return compiled((file.document for file in self._files.values() if file.document is not None), prompts or {})
+        policies = compiled((file.document for file in self._files.values() if file.document is not None), prompts or {})
+        places = {file.document.tenant: file.located for file in self._files.values() if file.document is not None and file.located}
+        return msgspec.structs.replace(policies, warnings=tuple(_without_models(policies, places)), places=MappingProxyType(places))
 
 
 def load_policies(
@@ -245,6 +248,20 @@ def _read(file: Path, mark: Mark) -> _PolicyFile:
     located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
     document, problems = checked(PolicyDocument, located)
     return _PolicyFile(mark, located, document, tuple(problems))
+
+
+def _without_models(policies: PolicySet, places: Mapping[str, Located]) -> Iterator[Problem]:
+    """A warning for each policy that allows no model. It closes a tenant, which may be meant, so it is no mistake."""
+    for policy in policies.policies():
+        if not policy.models:
+            located = places[policy.tenant]
+            at = "models" if located.value("models") is not None else "tenant"
+            everyone = policy.tenant == EVERYONE
+            whose = "every other tenant" if everyone else f"tenant {policy.tenant}"
+            inherited = "" if everyone or located.value("models") is not None else ", and there is no policy with models for '*' to inherit"
+            message = f"the policy of {whose} has no model{inherited}, so every request is refused"
+            hint = "list models, or leave it so to close them" if everyone else "list models, or leave it so to close the tenant"
+            yield located.problem((at,), message, hint)
 
 
 def _doubled_tenant(located: Located, tenants: dict[str, str]) -> list[Problem]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from backends.sse import EventSplitter, EventTooLarge
+from cache.eligible import FINISH, FORM, LENGTH, TOOLS
 from domain.ask import Endpoint
 
 TEXTS: Final = ("reasoning_content", "reasoning", "content", "refusal")
@@ -18,7 +19,7 @@ OF_ONE_REPLY: Final = ("id", "created", "usage")
 """Members of a reply that belong to that reply alone."""
 
 _ENDS: Final = frozenset({"stop"})
-_TOOL_ENDS: Final = frozenset({"stop", "tool_calls", "function_call"})
+_TOOL_CALLS: Final = frozenset({"tool_calls", "function_call"})
 _LAST_SAID: Final = frozenset({"stop_reason", "matched_stop"})
 """Members of a choice that say why it ended: the last value counts."""
 
@@ -28,6 +29,14 @@ _encode = msgspec.json.Encoder().encode
 
 class _Unknown(Exception):
     """A part of the reply that cannot be replayed."""
+
+
+class NotKept(Exception):
+    """The reply may not be kept; `reason` is one of `cache.eligible.NOT_KEPT`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class _Said(msgspec.Struct, gc=False):
@@ -51,26 +60,33 @@ class _Whole(msgspec.Struct, gc=False):
 _decode_whole = msgspec.json.Decoder(_Whole).decode
 
 
-def document_of(endpoint: Endpoint, reply: bytes, *, stream: bool, tools: bool) -> bytes | None:
-    """The document of a whole reply: a plain one as it is, and the plain one that a stream amounts to. None for a reply that may not be
-    kept: its choices did not all end by themselves, it calls tools and `tools` is False, or it holds something that cannot be replayed."""
+def document_of(endpoint: Endpoint, reply: bytes, *, stream: bool, tools: bool) -> bytes:
+    """The document of a whole reply: a plain one as it is, and the plain one that a stream amounts to.
+
+    Raises:
+        NotKept: its choices did not all end by themselves, it calls tools and `tools` is False, or it holds something that cannot be
+            replayed.
+    """
     try:
         document = _encode(_assembled(endpoint, reply)) if stream else reply
         choices = _decode_whole(document).choices
     except (_Unknown, EventTooLarge, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, KeyError, AttributeError):
-        return None
-    ends = _TOOL_ENDS if tools else _ENDS
-    for choice in choices:
-        if choice.finish_reason not in ends or not _may_be_kept(choice, tools=tools):
-            return None
-    return document if choices else None
+        raise NotKept(FORM) from None
+    reasons = [_why_not(choice, tools=tools) for choice in choices] or [FORM]
+    if reason := next(filter(None, reasons), ""):
+        raise NotKept(reason)
+    return document
 
 
-def _may_be_kept(choice: _Ended, *, tools: bool) -> bool:
-    message = choice.message
-    if message is None:
-        return choice.text is not None
-    return not message.audio and (tools or not (message.tool_calls or message.function_call))
+def _why_not(choice: _Ended, *, tools: bool) -> str:
+    """Why an answer with this choice is not kept; empty where it may be."""
+    message, ended = choice.message, choice.finish_reason
+    calls = ended in _TOOL_CALLS or (message is not None and bool(message.tool_calls or message.function_call))
+    if calls and not tools:
+        return TOOLS
+    if ended not in _ENDS and ended not in _TOOL_CALLS:
+        return LENGTH if ended == "length" else FINISH
+    return FORM if (choice.text is None if message is None else message.audio) else ""
 
 
 def _assembled(endpoint: Endpoint, reply: bytes) -> dict[str, Any]:

@@ -6,11 +6,12 @@ are found by `gateway.cli.connection`.
 
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, Final, Protocol
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 import typer
 
+from gateway.cli.missing import Reader, what_is_missing
 from gateway.cli.printing import err, fail
 from gateway.config.trust import verify_for
 
@@ -123,12 +124,12 @@ class AdminClient:
     def find(self, path: str) -> Any:
         """GET a route of the admin API; returns the decoded answer, or None for a 404."""
         status, body, etag = self._ask("GET", path)
-        return None if status == 404 else self._answer(path, status, body, etag)
+        return None if status == 404 else self._answer("GET", path, None, (status, body, etag))
 
     def post_to_found(self, path: str) -> Any:
         """POST a change; returns the decoded answer, or None for a 404."""
         status, body, etag = self._ask("POST", path)
-        return None if status == 404 else self._answer(path, status, body, etag)
+        return None if status == 404 else self._answer("POST", path, None, (status, body, etag))
 
     def items(self, path: str, most: int = MAX_ITEMS) -> list[dict[str, Any]]:
         """All items of a list, fetched page by page, up to `most`."""
@@ -163,10 +164,11 @@ class AdminClient:
         self._change("DELETE", path, None, self._etag)
 
     def _change(self, method: str, path: str, value: Any, if_match: str = "") -> Any:
-        return self._answer(path, *self._ask(method, path, b"" if value is None else msgspec.json.encode(value), if_match))
+        replied = self._ask(method, path, b"" if value is None else msgspec.json.encode(value), if_match)
+        return self._answer(method, path, value, replied)
 
-    def _answer(self, path: str, status: int, body: bytes, etag: str) -> Any:
-        self._etag = etag
+    def _answer(self, method: str, path: str, value: Any, replied: tuple[int, bytes, str]) -> Any:
+        status, body, self._etag = replied
         try:
             answer = msgspec.json.decode(body) if body else None
         except msgspec.DecodeError:
@@ -178,11 +180,24 @@ class AdminClient:
         # imported only here: failures alone need it, and the import takes longer than all of `--help`
         from gateway.admin.problem import NOT_FOUND
 
-        if message == NOT_FOUND:
-            message = f"{unquote(path.removeprefix(API).lstrip('/'))}: {message}"  # the API's sentence is the same for every name
+        if message == NOT_FOUND:  # the API's sentence is the same for every name
+            named = what_is_missing(method, path.removeprefix(API), value, Reader(self._exists, self._listed, self._token is not None))
+            message = named or f"{path.removeprefix(API).lstrip('/')}: {message}"
         if not self._quiet:
             err.print(message, markup=False, soft_wrap=True)
         raise RefusedByGateway(message)
+
+    def _exists(self, path: str) -> bool | None:
+        status = self._ask("GET", f"{API}/{path}")[0]
+        return status != 404 if status in (200, 404) else None
+
+    def _listed(self, path: str, most: int) -> list[dict[str, Any]]:
+        if not path:
+            return []
+        try:
+            return AdminClient(self._transport, self._token, quiet=True).items(f"{API}/{path}", most)
+        except RefusedByGateway:
+            return []
 
     def _ask(self, method: str, path: str, body: bytes = b"", if_match: str = "") -> tuple[int, bytes, str]:
         headers = {"content-type": "application/json"}

@@ -47,7 +47,7 @@ def limit_amount(limit: str, option: str, text: str, meant: bool) -> int | str:
     written = limit.rsplit(":", 2)[1]
     meter = METERS_BY_NAME[written]
     amount = _counted(written, option, text)
-    doubt = doubt_of(meter, amount)
+    doubt = doubt_of(meter, amount, warns=option == "--soft")
     if doubt is not None and not meant:
         hint = "write dollars without the dollar sign, as 50" if meter is Meter.COST_NANOUSD else "write a number without a dollar sign"
         if written == MONEY_ALIAS:
@@ -56,13 +56,18 @@ def limit_amount(limit: str, option: str, text: str, meant: bool) -> int | str:
     return dollars_of(amount) if meter is Meter.COST_NANOUSD else amount
 
 
-def doubt_of(meter: Meter, amount: int) -> str | None:
-    """The reason why an amount of a limit is hardly meant, as a phrase behind "understood as"; None for a plausible one."""
+def doubt_of(meter: Meter, amount: int, *, warns: bool = False) -> str | None:
+    """The reason why an amount of a limit is hardly meant, as a phrase behind "understood as"; None for a plausible one.
+
+    Args:
+        warns: it is a soft threshold, which refuses nothing.
+    """
+    effect = "warns in the reply to" if warns else "refuses"
     shown = shown_amount(meter, amount)
     if amount == 0:
-        return f"{shown}, which refuses every request"
+        return f"{shown}, which {effect} every request"
     if meter is Meter.COST_NANOUSD and amount < SMALLEST_PLAUSIBLE_BUDGET:
-        return f"{shown}, less than {shown_dollars(SMALLEST_PLAUSIBLE_BUDGET)}, which refuses nearly every request"
+        return f"{shown}, less than {shown_dollars(SMALLEST_PLAUSIBLE_BUDGET)}, which {effect} nearly every request"
     return None
 
 

@@ -13,18 +13,29 @@ from gateway.cli.printing import OutputOptions, fail, out
 
 cache_app = CommandGroup("The answer cache: what it did, and what it is to forget.")
 
-_COLUMNS = ("tenant", "hits", "partial_hits", "misses", "bypassed", "saved_prompt_tokens", "saved_completion_tokens", "saved_usd")
+_COLUMNS = (
+    "tenant",
+    "hits",
+    "partial_hits",
+    "misses",
+    "bypassed",
+    "not_kept",
+    "saved_prompt_tokens",
+    "saved_completion_tokens",
+    "saved_usd",
+)
 
 
 @cache_app.command("stats")
 def stats(gateway: GatewayOptions, output: OutputOptions) -> None:
-    """Print hits, misses and savings of each tenant since the workers started."""
+    """Print hits, misses, reasons and savings of each tenant since the workers started."""
     shown = gateway.api().read(f"{API}/cache")
-    output.show([_row(one) for one in shown["tenants"]], _COLUMNS, shown["tenants"], expendable=("partial_hits", "bypassed"))
+    output.show([_row(one) for one in shown["tenants"]], _COLUMNS, shown["tenants"], expendable=("partial_hits", "bypassed", "not_kept"))
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
-    return {**one, "bypassed": ", ".join(f"{reason} {count}" for reason, count in sorted(one["bypassed"].items()))}
+    counts = {name: ", ".join(f"{reason} {count}" for reason, count in sorted(one[name].items())) for name in ("bypassed", "not_kept")}
+    return {**one, **counts, "saved_usd": f"${one['saved_usd']}"}
 
 
 _ENTRY_COLUMNS = ("key", "model", "namespace", "bytes", "kept_unix", "expires_unix", "writer")

@@ -15,6 +15,7 @@ import typer
 
 from backends.lora.digest import REMEDY, NotAnAdapter, difference, readable, readable_digest
 from gateway.cli.connection import DEFAULT_CONFIG, TOKEN_VARIABLE, Config, StoreOptions
+from gateway.cli.policy_names import unknown_tenants
 from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
@@ -62,8 +63,8 @@ def check(
 ) -> None:
     """Check the settings and every policy; print a summary, or every mistake with file, line, key and what to write.
 
-    Exit codes: 0 everything loads, 1 something does not, 2 wrong usage. Only a shared counter store is connected to; when it does
-    not answer, that is a note and no mistake.
+    Exit codes: 0 everything loads, 1 something does not, 2 wrong usage. A shared counter store is connected to; when it does not
+    answer, that is a note and no mistake. The database, where there is one, is asked for the tenants that policies name.
     """
     reading = read_settings(config)
     problems = list(reading.problems)
@@ -99,6 +100,7 @@ def check(
 
 def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list[str]:
     """What is no mistake and hardly meant, or cannot be looked at from here."""
+    warned = [] if policies is None else [*policies.warnings, *unknown_tenants(policies, settings)]
     return [
         *_missing_secrets(settings),
         *_uncounted(settings),
@@ -106,7 +108,7 @@ def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list
         *_kept_answers(settings),
         *_shared_engines(settings),
         *_hosted(settings),
-        *_without_models(policies),
+        *(str(_seen_from_here(problem, "")) for problem in warned),  # every note is linked later
         *_beyond_the_ceiling(settings, policies),
         *([] if policies is None else tag_report(policies)[1]),
         *_older_money(folder),
@@ -355,16 +357,6 @@ def _hosted(settings: Settings) -> list[str]:
             why = "Tidegate is for self-hosted engines, and a pool at a hosted provider is not supported; see docs/reference/engines.md"
             notes.append(f"pool {pool.name} is at {', '.join(hosted)}: {why}")
     return notes
-
-
-def _without_models(policies: PolicySet | None) -> list[str]:
-    """Notes on policies that allow nothing, which is rarely meant."""
-    empty = [policy.tenant for policy in policies.policies() if not policy.models] if policies is not None else []
-    return [
-        f"the policy of {'every other tenant' if tenant == EVERYONE else f'tenant {tenant}'} has no model, so every request is refused; "
-        "list models, or delete the file"
-        for tenant in empty
-    ]
 
 
 def _beyond_the_ceiling(settings: Settings, policies: PolicySet | None) -> list[str]:

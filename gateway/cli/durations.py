@@ -36,6 +36,17 @@ def shown_duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
+def rough_duration(seconds: float) -> str:
+    """A duration for people, in its two largest units: `12d 3h`, `59m 10s`; below a minute in seconds, at least `1s`."""
+    rest = max(1, round(seconds))
+    parts = []
+    for unit, length in _UNITS:
+        count, rest = divmod(rest, length)
+        parts.append((count, unit))
+    first = next(at for at, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
 def unix_of(option: str, text: str) -> float:
     """Seconds since 1970 of an ISO 8601 moment, which is UTC where it names no zone; ends the command for a text that is none."""
     try:

@@ -14,6 +14,8 @@ from gateway.cli.printing import AsJson, fail, moment, out, print_json
 CHAT: Final = "/v1/chat/completions"
 REQUEST_ID: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,64}")
 """The form of request ids, as the admin API takes them; `.` and `..` are no segments of a path."""
+SUPPOSED: Final = "supposed"
+"""The id of a request that is not sent."""
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
 """Largest request that the admin port takes."""
 
@@ -74,7 +76,36 @@ def _read(file: Path) -> Any:
 
 
 def summary(decision: dict[str, Any]) -> list[str]:
-    """The routing decision in sentences."""
+    """The routing decision in sentences, and how the request ended."""
+    lines = _answered(decision) if not decision["policy"] else _placed(decision)
+    if decision.get("caller_request_id"):
+        lines.append(f"its caller's own id: {decision['caller_request_id']}")
+    return [*lines, *_ended(decision)]
+
+
+def _answered(decision: dict[str, Any]) -> list[str]:
+    """A request that the cache answered."""
+    asked = f" (asked for {decision['asked_model']})" if decision["asked_model"] else ""
+    return [
+        f"{decision['request_id']} of {decision['tenant']} at {moment(decision['at_unix'])}: {decision['model']}{asked}",
+        f"answered from the cache ({decision['cache']}) with an answer that was {decision['cache_age_s']:.0f} s old; no backend was asked",
+    ]
+
+
+def _ended(decision: dict[str, Any]) -> list[str]:
+    """How the request ended; a request that is not sent has no end."""
+    ended = decision["ended"]
+    if ended is None:
+        return [] if decision["request_id"] == SUPPOSED else ["how it ended is not known: it still runs, or its worker ended first"]
+    first_token = "" if ended["first_token_s"] is None else f", first token after {ended['first_token_s']:.3g} s"
+    times = f"{ended['queue_s'] * 1000:.0f} ms of it in the queue{first_token}"
+    tokens = f"{ended['prompt_tokens']} prompt tokens ({ended['cached_tokens']} cached), {ended['completion_tokens']} tokens of answer"
+    cache = f"; cache: {decision['cache']}" if decision["cache"] and decision["policy"] else ""
+    return [f"ended: {ended['outcome']} with status {ended['status']} after {ended['duration_s']:.3g} s, {times}; {tokens}{cache}"]
+
+
+def _placed(decision: dict[str, Any]) -> list[str]:
+    """A request that was placed on a backend, or would be."""
     lines = [
         f"{decision['request_id']} of {decision['tenant']} at {moment(decision['at_unix'])}: "
         f"{decision['model']} in pool {decision['pool']} by {decision['policy']}",
@@ -83,8 +114,6 @@ def summary(decision: dict[str, Any]) -> list[str]:
         + (f"; adapter {decision['lora']}" if decision["lora"] else "")
         + ("; of a conversation" if decision["session"] else ""),
     ]
-    if decision.get("caller_request_id"):
-        lines.append(f"its caller's own id: {decision['caller_request_id']}")
     chosen = decision["chosen"] or "nobody: no backend can serve it"
     sentence = f"chosen: {chosen}" + (f", because of {decision['why']} among those that cost nearly the same" if decision["why"] else "")
     lines.append(sentence + (f"; tried last: {decision['served_by']}" if decision["served_by"] else ""))

@@ -10,11 +10,12 @@ from rich.table import Table
 from gateway.cli.admin_client import API, AdminClient, Yes, segment, sure
 from gateway.cli.amounts import AMOUNT, Meant, as_dollars, limit_amount, rate_amount
 from gateway.cli.connection import GatewayOptions, StoreOptions
-from gateway.cli.durations import DURATION, seconds_of
+from gateway.cli.durations import DURATION, rough_duration, seconds_of
 from gateway.cli.groups import CommandGroup
 from gateway.cli.key_labels import key_labels
-from gateway.cli.printing import OutputOptions, err, out, table_of
-from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, window_named, window_words
+from gateway.cli.policy_names import unknown_model
+from gateway.cli.printing import OutputOptions, err, moment, out, table_of
+from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, counted, shown_amount, window_named, window_words
 
 limit_app = CommandGroup("Limits: what may be used by whom.")
 price_app = CommandGroup("Prices: what tokens cost, from a moment on.")
@@ -48,6 +49,9 @@ LimitId = Annotated[
     ),
 ]
 STATE: Final = ("id", "amount", "used", "held", "remaining", "reset_s")
+STATE_FOR_PEOPLE: Final = (*STATE[:-1], "reset")
+NONE: Final = "none"
+"""Written in place of an amount to take it away."""
 
 
 @limit_app.command("list")
@@ -63,22 +67,79 @@ def set_limit(
     limit: LimitId,
     amount: Annotated[str, typer.Argument(help=AMOUNT)],
     gateway: StoreOptions,
-    burst: Annotated[str | None, typer.Option(help="Per minute only: how much may come at once; default: the amount.")] = None,
-    soft: Annotated[str | None, typer.Option(help="From here on replies carry a warning; at most the amount, and the burst.")] = None,
+    burst: Annotated[
+        str | None, typer.Option(help=f"Per minute only: how much may come at once; {NONE} for the amount, the default of a new limit.")
+    ] = None,
+    soft: Annotated[
+        str | None, typer.Option(help=f"From here on replies carry a warning; at most the amount, and the burst; {NONE} for no warning.")
+    ] = None,
     zone: Annotated[
         str | None,
-        typer.Option(metavar="ZONE", help="Per day, week or month: the time zone of the calendar, as Europe/Berlin; default: UTC."),
+        typer.Option(metavar="ZONE", help="Per day, week or month: the time zone of the calendar, as Europe/Berlin, or UTC."),
     ] = None,
     yes: Meant = False,
 ) -> None:
-    """Set a limit; gateways follow within 5 s. Money is in dollars: `tidegate limit set tenant:acme:cost_usd:month 50`."""
+    """Set a limit; gateways follow within 5 s. Money is in dollars: `tidegate limit set tenant:acme:cost_usd:month 50`.
+
+    What is not written stays as it is: the burst, the soft threshold, the zone and a raise, where they still fit the amount.
+    """
     written = {"AMOUNT": amount, "--burst": burst, "--soft": soft}
-    body = {option.strip("-").lower(): limit_amount(limit, option, text, yes) for option, text in written.items() if text is not None}
+    body = {
+        option.strip("-").lower(): None if text == NONE and option != "AMOUNT" else limit_amount(limit, option, text, yes)
+        for option, text in written.items()
+        if text is not None
+    }
     if zone is not None:
         body["zone"] = zone
-    saved = _for_people(gateway.api().put(f"{API}/limits/{segment(as_dollars(limit))}", body))
-    calendar = f", in the calendar of {saved['zone']}" if saved["zone"] else ""
-    out.print(f"limit {saved['id']} is {saved['amount']}{calendar}", markup=False)
+    api, path = gateway.api(), f"{API}/limits/{segment(as_dollars(limit))}"
+    dropped: list[str] = []
+    saved = api.put_new(path, body) if api.find(path) is None else api.rewrite(path, lambda record: _kept(record, body, dropped) | body)
+    out.print(f"limit {saved['id']} is {_in_words(_for_people(saved))}", markup=False, soft_wrap=True)
+    for note in dropped:
+        err.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def _kept(record: dict[str, Any], body: dict[str, Any], dropped: list[str]) -> dict[str, Any]:
+    """The fields of a limit that are set again as they are; notes on those that do not fit the new amounts go to `dropped`."""
+    shown = _for_people(record)
+    meter = METERS_BY_NAME[record["meter"]]
+    amount = counted(record["meter"], body["amount"])
+    burst = body.get("burst", record["burst"])
+    least = amount if burst is None else min(amount, counted(record["meter"], burst))
+    kept = {name: record[name] for name in ("burst", "zone")}
+    if record["soft"] is not None and "soft" not in body:
+        if record["soft"] <= least:
+            kept["soft"] = _as_sent(record, "soft")
+        else:
+            above = shown_amount(meter, least)
+            dropped.append(f"the soft threshold, {shown['soft']}, is above {above} and was taken away; --soft sets another")
+    if record["raised_to"] is not None and record["raised_until_unix"] > time.time():
+        if record["raised_to"] > amount:
+            kept |= {"raised_to": _as_sent(record, "raised_to"), "raised_until_unix": record["raised_until_unix"]}
+        else:
+            dropped.append(f"the raise to {shown['raised_to']} has ended: the amount is no less now")
+    return kept
+
+
+def _as_sent(record: dict[str, Any], field: str) -> int | str:
+    """An amount of a shown limit as the admin API takes it."""
+    money: str | None = record.get(f"{field}_usd")
+    amount: int = record[field]
+    return amount if money is None else money
+
+
+def _in_words(limit: dict[str, Any]) -> str:
+    """The amounts of a limit for people."""
+    parts = [str(limit["amount"])]
+    if limit["burst"] is not None:
+        parts.append(f"burst {limit['burst']}")
+    if limit["soft"] is not None:
+        parts.append(f"soft {limit['soft']}")
+    if limit["zone"]:
+        parts.append(f"in the calendar of {limit['zone']}")
+    if limit["raised_to"] is not None:
+        parts.append(f"raised to {limit['raised_to']} until {moment(limit['raised_until_unix'])}")
+    return ", ".join(parts)
 
 
 @limit_app.command("alerts")
@@ -153,11 +214,11 @@ def limit_state(
 
 def _show_states(client: AdminClient, path: str, output: OutputOptions, labels: dict[str, str]) -> None:
     states = client.items(path)
-    output.show(_rows(states, labels), STATE, states, expendable=("reset_s", "held"))
+    output.show(_rows(states, labels), STATE if output.as_csv else STATE_FOR_PEOPLE, states, expendable=("reset", "held"))
 
 
 def _state_table(client: AdminClient, path: str, labels: dict[str, str]) -> Table:
-    return table_of(_rows(client.items(path), labels), STATE)
+    return table_of(_rows(client.items(path), labels), STATE_FOR_PEOPLE)
 
 
 def _rows(states: list[dict[str, Any]], labels: dict[str, str]) -> list[dict[str, Any]]:
@@ -166,7 +227,9 @@ def _rows(states: list[dict[str, Any]], labels: dict[str, str]) -> list[dict[str
     for state in states:
         level, _, rest = str(state["id"]).partition(":")
         label = labels.get(rest.partition(":")[0]) if level == "key" else None
-        rows.append({**_for_people(state), "id": f"{state['id']} ({label})" if label else state["id"]})
+        reset_s = state.get("reset_s", 0.0)
+        reset = rough_duration(reset_s) if reset_s > 0 and state["used"] else ""
+        rows.append({**_for_people(state), "id": f"{state['id']} ({label})" if label else state["id"], "reset": reset})
     return rows
 
 
@@ -215,3 +278,5 @@ def set_price(
     price = gateway.api().post(f"{API}/prices", {"model": model, "revision": revision, "usd_per_mtok": rates})
     shown = ", ".join(f"{kind} ${rate}" for kind, rate in price["usd_per_mtok"].items())
     out.print(f"{price['id']}: {model} costs that from now on, per million tokens: {shown}", markup=False)
+    if gateway.admin is None and (note := unknown_model(model, gateway.config)) is not None:
+        err.print(f"note: {note}", markup=False, soft_wrap=True)

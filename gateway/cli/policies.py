@@ -20,6 +20,7 @@ from gateway.cli.connection import DEFAULT_CONFIG, Config, GatewayOptions
 from gateway.cli.durations import unix_of
 from gateway.cli.explain import CHAT
 from gateway.cli.groups import CommandGroup
+from gateway.cli.policy_names import unknown_tenants
 from gateway.cli.printing import OutputOptions, err, fail, out
 from gateway.config.load import load_settings
 from gateway.http.openai import check_caps, interpret
@@ -33,7 +34,7 @@ from policies.fallback import CONDITIONS
 from policies.load import load_policies
 from policies.parameters import with_prompt_defaults
 from policies.shown import differences, meaning, prompt_in_words, tag_report, treatment
-from policies.yaml.problems import ConfigError, listing
+from policies.yaml.problems import ConfigError, Problem, listing
 from tenancy.rights import EVERYTHING
 
 Note = Annotated[str, typer.Option("--note", "-m", help="Why, for those who read the history.")]
@@ -109,8 +110,7 @@ def fetch(
 
 def _report(client: AdminClient, version: dict[str, Any]) -> None:
     out.print(f"version {version['version']}, digest {version['digest']}", markup=False)
-    outcome = client.post(f"{API}/policies/reload")
-    out.print(f"policies {outcome['digest']} in force in {outcome['workers']} worker{'s' * (outcome['workers'] != 1)}", markup=False)
+    print_in_force(client.post(f"{API}/policies/reload"))
 
 
 def _texts(folder: Path) -> dict[str, str]:
@@ -155,7 +155,7 @@ def check(
     reserved, sentences = tag_report(policies)
     if reserved:
         out.print(f"key tags that rules read, and that only owners and admins set: {', '.join(reserved)}", markup=False, soft_wrap=True)
-    for sentence in sentences:
+    for sentence in (*map(str, policies.warnings), *map(str, _unknown_tenants(policies, config)), *sentences):
         err.print(f"note: {sentence}", markup=False, soft_wrap=True)
 
 
@@ -238,8 +238,14 @@ def reload(gateway: GatewayOptions) -> None:
 
     A folder with mistakes changes nothing; they are printed, and the exit code is 1.
     """
-    outcome = gateway.api().post(f"{API}/policies/reload")
+    print_in_force(gateway.api().post(f"{API}/policies/reload"))
+
+
+def print_in_force(outcome: dict[str, Any]) -> None:
+    """Print the answer to a reload of the policies, with what is active and hardly meant."""
     out.print(f"policies {outcome['digest']} in force in {outcome['workers']} worker{'s' * (outcome['workers'] != 1)}", markup=False)
+    for warning in outcome["warnings"]:
+        err.print(f"warning: {warning}", markup=False, soft_wrap=True)
 
 
 add_versions(policy_app)
@@ -256,6 +262,11 @@ def _read(folder: Path | None, config: Path, code: int = 1) -> PolicySet:
     except ConfigError as error:
         err.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(code) from None
+
+
+def _unknown_tenants(policies: PolicySet, config: Path) -> list[Problem]:
+    """Notes on policies of tenants that do not exist, where a settings file names the database."""
+    return unknown_tenants(policies, load_settings(config)) if config.exists() else []
 
 
 def beside(folder: Path) -> Path | None:

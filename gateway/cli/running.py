@@ -19,6 +19,7 @@ import typer
 from gateway.cli.admin_client import API, AdminClient, RefusedByGateway, Yes, sure
 from gateway.cli.connection import GatewayOptions, nobody_listens
 from gateway.cli.durations import seconds_of
+from gateway.cli.policies import print_in_force
 from gateway.cli.printing import AsJson, err, fail, moment, out, print_json, print_table
 
 LOOK_S: Final = 0.3
@@ -85,8 +86,7 @@ def reload(
         fail("--code and --policies: choose one", code=2)
     within_s = seconds_of("--timeout", timeout, 1.0)
     if policies:
-        outcome = gateway.api().post(f"{API}/policies/reload")
-        out.print(f"policies {outcome['digest']} in force in {outcome['workers']} worker{'s' * (outcome['workers'] != 1)}", markup=False)
+        print_in_force(gateway.api().post(f"{API}/policies/reload"))
         return
     _check_settings(gateway)
     if run_dir is not None:

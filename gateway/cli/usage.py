@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from gateway.cli.admin_client import API, PAGE, AdminClient
+from gateway.cli.admin_client import API, PAGE, AdminClient, segment
 from gateway.cli.connection import StoreOptions
 from gateway.cli.groups import CommandGroup
 from gateway.cli.key_labels import key_labels, labelled
@@ -81,7 +81,10 @@ def show_usage(
     """Print what was used."""
     divided = _by(by)
     where = _filter(first, last, tenant, project, key, model)
-    page: Page = asyncio.run(ApiUsage(gateway.api()).totals(divided, where, None, limit))
+    client = gateway.api()
+    page: Page = asyncio.run(ApiUsage(client).totals(divided, where, None, limit))
+    if not page.rows:
+        _require_accounts(client, where)
     names = columns(divided)
     rows = [
         dict(zip(names, row.labels, strict=True)) | msgspec.to_builtins(row.sums) | {"cost_usd": dollars_of(row.sums.cost_nanousd)}
@@ -111,13 +114,29 @@ def export(
     """Write what was used to stdout, or to a file, which is there whole or not at all. Money is in nano-dollars."""
     divided = _by(by)
     where = _filter(first, last, tenant, project, key, model)
-    totals = ApiUsage(gateway.api())
+    client = gateway.api()
+    totals = ApiUsage(client)
+    if where.tenant is not None and not asyncio.run(totals.totals(divided, where, None, 1)).rows:
+        _require_accounts(client, where)
     try:
         rows = write_whole(target, lambda file: asyncio.run(export_usage(totals, divided, where, file, kind)))
     except (LedgerAway, ParquetMissing) as error:
         fail(str(error))
     if target != STDOUT:
         err.print(f"{rows} rows written to {target}", markup=False)
+
+
+def _require_accounts(client: AdminClient, where: Filter) -> None:
+    """End the command where nothing was used because the tenant, the project or the key is none. What was used by a deleted one stays in
+    the ledger, so they are asked for only where no row is found."""
+    if where.tenant is None:
+        return
+    tenant = f"{API}/tenants/{segment(where.tenant)}"
+    client.read(tenant)
+    if where.project is not None:
+        client.read(f"{tenant}/projects/{segment(where.project)}")
+    if where.key is not None:
+        client.read(f"{tenant}/keys/{segment(where.key)}")
 
 
 def _labels(gateway: StoreOptions, divided: tuple[By, ...], where: Filter, limit: int) -> dict[str, str]:

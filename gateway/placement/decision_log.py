@@ -1,8 +1,9 @@
 """Routing decisions on disk, so that they can be explained after load and restarts: bounded in bytes and hours.
 
-A request costs its worker one append to a list. A thread of `DecisionLog` encodes decisions a few seconds later, when most of them are
-final, a few at a time, and appends them to a segment. `find_written` reads the segments that a request can be in: ids of the gateway begin
-with their second. A decision is kept as routing made it, without words; of a prompt only its length is kept.
+A request costs its worker one append to a list, and one more if it ends after its decision was written, which is then written again.
+A thread of `DecisionLog` encodes decisions a few seconds later, when most of them are final, a few at a time, and appends them to a
+segment. `find_written` reads the segments that a request can be in: ids of the gateway begin with their second. A decision is kept as
+routing made it, without words; of a prompt only its length is kept.
 
 A segment is a series of frames: four bytes with the length, then decisions in MessagePack, compressed. Its name begins with the second of
 its first frame. Each worker writes segments of its own, and any worker deletes the oldest ones of all. A crash loses the last few seconds.
@@ -117,6 +118,8 @@ class DecisionLog:
         due, self._aging, self._new = self._aging, self._new, []
         for start in range(0, len(due), SLICE):
             decisions = due[start : start + SLICE]
+            for decision in decisions:
+                decision.taken = True  # before they are encoded: the loop notes one again that ends from now on
             try:
                 self._append(zlib.compress(self._encode([_short(decision) for decision in decisions]), 1))
             except Exception as error:  # noqa: BLE001 - explanations are worth no request, whatever goes wrong here

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.record import Record
 from routing.disaggregation import Split
 from routing.ports import RoutingRequest
 from routing.schedule import ALONE, Route
@@ -39,6 +40,21 @@ class Contender(msgspec.Struct, frozen=True, omit_defaults=True):
     """Requests that waited at the backend when the decision was made; None where they were not looked at."""
     first_token_s: float | None = None
     """Seconds to the first token that the policy expected of the backend; None where the policy estimates none."""
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """How a request ended; times are seconds."""
+
+    outcome: str
+    """`ok` or the fault's kind."""
+    status: int
+    duration_s: float
+    queue_s: float
+    first_token_s: float | None
+    """From the request's last byte to the first event of the answer; None for none, and for an answer that was not streamed."""
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
 
 
 class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -95,6 +111,12 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     """The decision in one line for people."""
     caller_request_id: str = ""
     """The caller's own `x-request-id`; empty where it sent none."""
+    cache: str = ""
+    """What the answer cache did, once the request has ended: `hit-exact`, `miss`, …; empty where the policy has none."""
+    cache_age_s: float = 0.0
+    """Of a hit, seconds since the answer was made."""
+    ended: Ended | None = None
+    """How the request ended; None while it runs, and where its worker ended first."""
 
 
 def contenders(route: Route) -> tuple[Contender, ...]:
@@ -179,6 +201,21 @@ def _compared(ranked: list[Contender], unit: str) -> tuple[list[float], str, str
     return [contender.cost or 0.0 for contender in ranked], "cost", unit
 
 
+TERM_WORDS: Final = {
+    "queue_s": "for what waits there",
+    "prefill_s": "to read the prompt",
+    "adapter_s": "to load the adapter",
+    "decode_s": "to generate the answer",
+    "others_s": "for the answers that it slows down",
+    "memory_s": "for want of memory",
+    "leaving_s": "because it is about to leave",
+    "late_s": "for missing the promised time",
+    "load_s": "for its load",
+    "evict_s": "for the cache that it would lose",
+}
+"""Terms of the cost in words, for the one line; `tidegate explain` lists them by their names."""
+
+
 def _decided(explained: Explained, rank: int) -> str:
     """What decided against a backend that looked as good as the chosen one."""
     chosen, rival = explained.contenders[0], explained.contenders[rank]
@@ -186,7 +223,9 @@ def _decided(explained: Explained, rank: int) -> str:
     if more <= 0 or (rank == 1 and explained.why):
         return DECIDED.get(explained.why, "drawn at random")
     by, name = max(((value - chosen.terms.get(name, 0.0), name) for name, value in rival.terms.items()), default=(0.0, ""))
-    return f"{rival.backend} costs {_in_unit(more, explained.unit)} more in all" + (f", mostly {name}" if by > 0 else "")
+    return f"{rival.backend} costs {_in_unit(more, explained.unit)} more in all" + (
+        f", mostly {TERM_WORDS.get(name, name)}" if by > 0 else ""
+    )
 
 
 def _in_unit(amount: float, unit: str) -> str:
@@ -245,6 +284,11 @@ class Decision(msgspec.Struct, gc=False, eq=False):
     fell_back: tuple[str, ...] = ()
     caller_id: str = ""
     """The caller's own id, which is unique for nobody; empty for none."""
+    cache: str = ""
+    cache_age_s: float = 0.0
+    ended: Ended | None = None
+    taken: bool = False
+    """Whether it has been taken for writing to disk, so that a fact that comes later needs another writing."""
 
     def known_as(self, request_id: str, tenant: str) -> bool:
         """Whether the decision is about this request.
@@ -291,8 +335,12 @@ class Decision(msgspec.Struct, gc=False, eq=False):
             self.exact,
             route.unit,
             caller_request_id=self.caller_id,
+            cache=self.cache,
+            cache_age_s=self.cache_age_s,
+            ended=self.ended,
         )
-        return msgspec.structs.replace(explained, reason=reason(explained))
+        words = "answered from the cache; no backend was asked" if not route.policy else reason(explained)
+        return msgspec.structs.replace(explained, reason=words)
 
 
 def decision(route: Route, request: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str) -> Decision:
@@ -313,6 +361,21 @@ def decision(route: Route, request: RoutingRequest, ids: tuple[str, ...], at_uni
         request.exact,
         len(route.ranked) + len(route.excluded),
     )
+
+
+NOT_PLACED: Final = Route("", (), (), why=ALONE)
+"""Stands for the route of a request that the cache answered."""
+
+
+def _answered(record: Record) -> Decision:
+    """The entry of a request that the cache answered."""
+    gateway_id = record.gateway_id or record.request_id
+    ids = (gateway_id,) if record.own_id == gateway_id else (gateway_id, record.own_id)
+    entry = Decision(NOT_PLACED, ids, record.at_unix, record.tenant, record.model, "", 0, 0, 0, 0, record.lora, False, True, 1)
+    entry.asked_model, entry.rule = record.asked_model, record.rule
+    if record.request_id != gateway_id:
+        entry.caller_id = record.request_id
+    return entry
 
 
 class Decisions:
@@ -353,6 +416,35 @@ class Decisions:
             for key in keys:
                 if by_id.get(key) is oldest:
                     del by_id[key]
+
+    def end(self, decision: Decision | None, record: Record) -> None:
+        """Note how a request ended.
+
+        Args:
+            decision: the last one about the request; None where it was not placed. An answer of the cache is then kept as an entry.
+        """
+        is_hit = decision is None and record.cache.startswith("hit")
+        if is_hit:
+            decision = _answered(record)
+        if decision is None:
+            return
+        usage = record.usage
+        decision.cache = f"{record.cache}, not kept: {record.not_kept}" if record.not_kept else record.cache
+        decision.cache_age_s = record.cache_age_s
+        decision.ended = Ended(
+            record.outcome,
+            record.status,
+            record.duration_s,
+            record.queue_s,
+            record.ttft_s,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+        )
+        if is_hit:
+            self.keep(decision)
+        elif decision.taken and self.written is not None:
+            self.written(decision)
 
     def find(self, request_id: str, tenant: str = "") -> Explained | None:
         """The decision about a request; None when there was none, or it has been dropped.

@@ -109,6 +109,8 @@ class PolicyState(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
     """Why the current files are refused; empty when they are active."""
     problem_count: int = 0
+    warnings: tuple[str, ...] = ()
+    """What is active and hardly meant, with file and line."""
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,14 +11,14 @@ from functools import partial
 from typing import Final
 
 from cache.answers import Answer
-from cache.eligible import passes_by
+from cache.eligible import ASKED, BROKEN, FORM, KEY, LONG, PURGED, USAGE, passes_by
 from cache.key import Target, exact_key, input_keys, scope_of
 from cache.policy import CachePolicy
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.usage import NO_USAGE, Usage
 from gateway.answers.controls import CacheControls, controls_of
-from gateway.answers.documents import document_of
+from gateway.answers.documents import NotKept, document_of
 from gateway.answers.embeddings import KnownInputs, asking_for, inputs_of, known_reply, shares, vectors_of
 from gateway.answers.flights import AskAgain, Receiver, SharedFlight, begun_by
 from gateway.answers.replay import CHARS_PER_TOKEN, plain_reply, stream_events
@@ -103,6 +103,7 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
             found.status, found.saved, found.part = PARTIAL, inputs.saved, _charged(inputs.saved, settings)
     if not controls.write or not _may_write(settings, story):
         found.key = b""
+        found.not_kept = KEY if controls.write else ASKED
         return ask, exchange
     found.flight = begun_by(exchange, form, settings.max_answer_bytes if inputs is None else MAX_VECTORS_BYTES)
     deps.answers.flights.setdefault(key, found.flight)
@@ -265,18 +266,14 @@ def _joined_headers(settings: CachePolicy, exchange: Exchange, story: Story, dep
 async def keep(ask: Ask, story: Story, deps: Deps) -> None:
     """Keep the answer that a flight has brought, before those who wait for it in another form look it up."""
     found = story.looked_up
-    flight, policy, usage = found.flight, story.asked.tenant_policy, story.attempt.usage
-    if flight is None or policy is None or policy.cache is None or usage is None:
+    flight, policy = found.flight, story.asked.tenant_policy
+    if flight is None or policy is None or policy.cache is None:
         return
-    if not flight.whole or flight.too_long or story.attempt.reported:
+    try:
+        documents = _documents(flight, ask, policy.cache, story, deps)
+    except NotKept as refused:
+        found.not_kept = refused.reason
         return
-    if deps.answers.purges.get(found.owner, 0) != found.purges:
-        return
-    if found.inputs is None:
-        document = document_of(ask.endpoint, flight.recorded(), stream=ask.stream, tools=policy.cache.tools)
-        documents = [] if document is None else [(found.key, document, usage)]
-    else:
-        documents = _vectors(found.inputs, flight.recorded(), usage, policy.cache)
     caller = story.asked.caller
     answers = [
         deps.answers.answer(
@@ -292,15 +289,32 @@ async def keep(ask: Ask, story: Story, deps: Deps) -> None:
         )
         for key, document, of_it in documents
     ]
-    if answers:
-        await deps.answers.store.put(answers)
+    await deps.answers.store.put(answers)
+
+
+def _documents(flight: SharedFlight, ask: Ask, settings: CachePolicy, story: Story, deps: Deps) -> list[tuple[bytes, bytes, Usage]]:
+    """Key, document and usage of what a flight has brought; at least one. Raises NotKept."""
+    found, usage = story.looked_up, story.attempt.usage
+    if flight.too_long:
+        raise NotKept(LONG)
+    if not flight.whole:
+        raise NotKept(BROKEN)
+    if usage is None or story.attempt.reported:
+        raise NotKept(USAGE)
+    if deps.answers.purges.get(found.owner, 0) != found.purges:
+        raise NotKept(PURGED)
+    if found.inputs is None:
+        return [(found.key, document_of(ask.endpoint, flight.recorded(), stream=ask.stream, tools=settings.tools), usage)]
+    if not (documents := _vectors(found.inputs, flight.recorded(), usage, settings)):
+        raise NotKept(LONG)
+    return documents
 
 
 def _vectors(inputs: KnownInputs, reply: bytes, usage: Usage, settings: CachePolicy) -> list[tuple[bytes, bytes, Usage]]:
-    """Key, vector and usage of each input that an engine was asked for."""
+    """Key, vector and usage of each input that an engine was asked for, without vectors that are too long. Raises NotKept."""
     vectors = vectors_of(reply, len(inputs.inputs))
     if vectors is None:
-        return []
+        raise NotKept(FORM)
     asked_for = inputs.wanted if inputs.is_worth_merging else inputs.inputs
     place = {one: at for at, one in enumerate(inputs.inputs)}
     found = zip(asked_for, shares(usage.prompt_tokens, asked_for), strict=True)

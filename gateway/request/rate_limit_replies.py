@@ -122,7 +122,20 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
             detail=detail,
         )
     retry = retry_after.of_rolling_window(refused.wait_us) if isinstance(limit.window, Rolling) and line.amount else NEVER
-    return Fault(Kind.QUOTA_SPENT, f"Quota spent ({name}).{_anew(limit, refused.wait_us)}", retry=retry, detail=detail)
+    why = f"Quota spent ({name}){_standing(refused, wanted)}.{_anew(limit, refused.wait_us)}"
+    return Fault(Kind.QUOTA_SPENT, why, retry=retry, detail=detail)
+
+
+def _standing(refused: Refused, wanted: Amounts) -> str:
+    """How much of a quota is used, and what the request may need of the rest: a quota refuses while something of it is left. Empty where
+    other tenants share the limit, whose use is not told, and where a request needs one of it."""
+    line = refused.line
+    meter = Meter(line.meter)
+    if not line.amount or meter is Meter.REQUESTS or line.limit.scope.level in SHARED:
+        return ""
+    used = amount_words(meter, max(0, line.amount - refused.remaining))
+    verb = "cost" if meter is Meter.COST_NANOUSD else "need"
+    return f": {used} used or reserved, and this request may {verb} up to {amount_words(meter, wanted.vector()[meter])}"
 
 
 def duration(us: int) -> str:

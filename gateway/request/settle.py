@@ -90,7 +90,9 @@ async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
 
 
 def record(exchange: Exchange, story: Story, deps: Deps) -> None:
-    """Close the Story; metrics, the access log, the ledger and rollouts read the Record once."""
+    """Close the Story; explanations, metrics, the access log, the ledger and rollouts read the Record once."""
     deps.budget.active -= 1
     story.settled.reply_bytes = exchange.written
-    deps.observe(story.close(deps.clock()))
+    finished = story.close(deps.clock())
+    deps.decisions.end(story.placed.decision, finished)
+    deps.observe(finished)

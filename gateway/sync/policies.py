@@ -121,14 +121,20 @@ class PolicyWatch:
 
     def _in_force(self, policies: PolicySet) -> None:
         self._know(policies.models())
-        self.state = PolicyState(policies.digest, self._wall())
+        warnings = _told(list(map(str, policies.warnings)))
+        if warnings and policies.digest != self.state.digest:
+            log.warning("policies in force that are hardly meant", digest=policies.digest, warnings=warnings)
+        self.state = PolicyState(policies.digest, self._wall(), warnings=tuple(warnings))
 
     def _refused(self, problems: list[str]) -> None:
-        shown = problems[:MAX_TOLD]
-        if len(problems) > MAX_TOLD:
-            shown.append(f"and {len(problems) - MAX_TOLD} more")
+        shown = _told(problems)
         self.state = msgspec.structs.replace(self.state, problems=tuple(shown), problem_count=len(problems))
         log.error("policies refused, the last good ones stay in force", digest=self.state.digest, problems=shown)
+
+
+def _told(problems: list[str]) -> list[str]:
+    """The first problems in words, and the number of the others."""
+    return problems[:MAX_TOLD] + ([f"and {len(problems) - MAX_TOLD} more"] if len(problems) > MAX_TOLD else [])
 
 
 class Reloading(Protocol):

@@ -201,7 +201,7 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
         record.user_agent,
         record.trace_id,
         record.request_id if record.request_id != gateway_id else "",
-        record.cache,
+        f"{record.cache}:{record.not_kept}" if record.not_kept else record.cache,
         record.saved.total_tokens,
     )
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cache.eligible import REASONS
+from cache.eligible import NOT_KEPT, REASONS
 from domain.ask import Endpoint
 from domain.faults import SOURCE, Kind, Source
 from domain.priority import WORDS
@@ -324,6 +324,13 @@ CACHE_BYPASSED: Final = Family(
     split_label="reason",
     split=CACHE_BYPASSES,
 )
+CACHE_NOT_KEPT: Final = Family(
+    "tidegate_cache_not_kept_total",
+    "Misses of the answer cache whose answers were not kept.",
+    ("tenant",),
+    split_label="reason",
+    split=NOT_KEPT,
+)
 CACHE_SAVED: Final = Family(
     "tidegate_cache_saved_tokens_total",
     "Tokens of hits that no engine computed.",
@@ -385,6 +392,7 @@ FAMILIES: Final = (
     REFUSED_CONNECTIONS,
     LOOKED_UP,
     CACHE_BYPASSED,
+    CACHE_NOT_KEPT,
     CACHE_SAVED,
     CACHE_SAVED_COST,
 )

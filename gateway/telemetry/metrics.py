@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from backends.lora.loader import LoadDone
+from cache.eligible import NOT_KEPT
 from cache.ports import StoreFigures
 from domain.usage import NO_USAGE
 from gateway.ledger.reconcile import LimitsState
@@ -30,6 +31,7 @@ from gateway.telemetry.families import (
     CACHE_BYPASSES,
     CACHE_LOSSES,
     CACHE_LOST,
+    CACHE_NOT_KEPT,
     CACHE_RESULTS,
     CACHE_SAVED,
     CACHE_SAVED_COST,
@@ -198,6 +200,8 @@ def count_cache(cells: Mapping[str, Cells], record: Record, tenant: str) -> None
         cells[LOOKED_UP.name].cell((tenant,))[at] += 1
     elif (at := _BYPASS_AT.get(record.cache)) is not None:
         cells[CACHE_BYPASSED.name].cell((tenant,))[at] += 1
+    if record.not_kept:
+        cells[CACHE_NOT_KEPT.name].cell((tenant,))[NOT_KEPT.index(record.not_kept)] += 1
     if record.saved is not NO_USAGE:
         saved = cells[CACHE_SAVED.name].cell((tenant,))
         saved[0] += record.saved.prompt_tokens

@@ -174,7 +174,7 @@ class MetricFinding(msgspec.Struct, frozen=True):
         else:
             sides = [f"{_figure(abs(bound))}{unit} {more if bound > 0 else less}" for bound in (low, high)]
             size = f"between {sides[0]} and {sides[1]}"
-        return f"{metric.words} {values}: {size}, {100 * (1 - self.alpha):g} %, after {self.requests:,} requests"
+        return f"{metric.words} {values}: {size} (confidence {100 * (1 - self.alpha):g} %), after {self.requests:,} requests"
 
 
 class Verdict(msgspec.Struct, frozen=True):

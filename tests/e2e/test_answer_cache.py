@@ -62,6 +62,40 @@ async def test_an_equal_request_is_answered_from_the_cache_whole_or_streamed() -
         assert streamed.events[-1]["usage"]["completion_tokens"] == first.json()["usage"]["completion_tokens"]
 
 
+async def test_an_answer_of_the_cache_is_explained_as_one() -> None:
+    async with cached() as (_, running), running.client() as client:
+        first, again = await ask(client), await ask(client)
+        await running.recorded(2)
+        placed, given = (running.deps.decisions.find(reply.headers["x-tidegate-request-id"]) for reply in (first, again))
+        assert placed is not None
+        assert given is not None
+        assert (placed.cache, placed.pool, given.cache, given.pool, given.contenders) == ("miss", "chat", "hit-exact", "", ())
+        assert given.reason == "answered from the cache; no backend was asked"
+        assert 0 <= given.cache_age_s < 60
+        assert placed.ended is not None
+        assert given.ended is not None
+        assert (placed.ended.outcome, placed.ended.status, given.ended.status) == ("ok", 200, 200)
+        usage = first.json()["usage"]
+        assert (placed.ended.prompt_tokens, placed.ended.completion_tokens) == (usage["prompt_tokens"], usage["completion_tokens"])
+        assert placed.ended.duration_s > given.ended.queue_s == 0
+
+
+async def test_a_miss_says_why_its_answer_was_not_kept() -> None:
+    async with cached() as (_, running), running.client() as client:
+        for max_tokens, headers in ((1, {}), (200, {"cache-control": "no-store"}), (300, {"x-tidegate-cache-ttl": "60"})):
+            assert (await ask(client, headers, max_tokens=max_tokens)).status_code == 200
+        cut, passed_by, kept = await running.recorded(3)
+        assert [(record.cache, record.not_kept) for record in (cut, passed_by, kept)] == [
+            ("miss", "length"), ("bypass:asked", ""), ("miss", ""),
+        ]  # fmt: skip
+        found = running.deps.decisions.find(cut.own_id)
+        assert found is not None
+        assert found.cache == "miss, not kept: length"
+    async with cached(cache={"write": "trusted_keys"}) as (_, running), running.client() as client:
+        await ask(client)
+        assert [record.not_kept for record in await running.recorded(1)] == ["key"]
+
+
 async def test_a_streamed_answer_serves_a_plain_request() -> None:
     async with cached() as (engine, running), running.client() as client:
         first = await stream(client, **GREEDY)

@@ -1,6 +1,6 @@
 """The answer cache: what it did for each tenant, and purges, of which every gateway on the database hears."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
+from cache.eligible import NOT_KEPT
 from cache.policy import GroupName
 from cache.ports import Selection
 from domain.cache_purges import CachePurge
@@ -22,6 +23,7 @@ from gateway.process.snapshots import WorkerSnapshot
 from gateway.telemetry.families import (
     CACHE_BYPASSED,
     CACHE_BYPASSES,
+    CACHE_NOT_KEPT,
     CACHE_RESULTS,
     CACHE_SAVED,
     CACHE_SAVED_COST,
@@ -43,6 +45,7 @@ class TenantCacheShown(BaseModel):
     partial_hits: int = Field(description="Requests for embeddings of which some inputs were known.")
     misses: int
     bypassed: dict[str, int] = Field(description="Requests that passed by the cache, by reason.")
+    not_kept: dict[str, int] = Field(description="Misses whose answers were not kept, by reason (docs/reference/cache.md).")
     saved_prompt_tokens: int
     saved_completion_tokens: int
     saved_usd: str = Field(description="What the hits would have cost more at an engine, in dollars.")
@@ -241,23 +244,29 @@ async def _existing(call: AdminCall, wanted: OwnedAnswers) -> str:
 
 def _by_tenant(workers: Iterable[WorkerSnapshot]) -> Mapping[str, TenantCacheShown]:
     results = _sums(workers, LOOKED_UP)
-    bypassed, saved, costs = (_sums(workers, family) for family in (CACHE_BYPASSED, CACHE_SAVED, CACHE_SAVED_COST))
+    families = (CACHE_BYPASSED, CACHE_NOT_KEPT, CACHE_SAVED, CACHE_SAVED_COST)
+    bypassed, not_kept, saved, costs = (_sums(workers, family) for family in families)
     shown = {}
     for tenant in {*results, *bypassed}:
         by_result = dict(zip(CACHE_RESULTS, results.get(tenant, [0.0] * len(CACHE_RESULTS)), strict=True))
-        by_reason = dict(zip(CACHE_BYPASSES, bypassed.get(tenant, ()), strict=False))
         prompt, completion = saved.get(tenant, (0.0, 0.0))
         shown[tenant] = TenantCacheShown(
             tenant=tenant,
             hits=int(by_result["hit-exact"]),
             partial_hits=int(by_result["hit-partial"]),
             misses=int(by_result["miss"]),
-            bypassed={reason: int(count) for reason, count in by_reason.items() if count},
+            bypassed=_by_reason(CACHE_BYPASSES, bypassed.get(tenant, ())),
+            not_kept=_by_reason(NOT_KEPT, not_kept.get(tenant, ())),
             saved_prompt_tokens=int(prompt),
             saved_completion_tokens=int(completion),
             saved_usd=dollars_of(int(costs.get(tenant, (0.0,))[0])),
         )
     return shown
+
+
+def _by_reason(reasons: Sequence[str], counts: Sequence[float]) -> dict[str, int]:
+    """The reasons that occurred, with their counts."""
+    return {reason: int(count) for reason, count in zip(reasons, counts, strict=False) if count}
 
 
 def _sums(workers: Iterable[WorkerSnapshot], family: Family) -> dict[str, list[float]]:

@@ -3,7 +3,8 @@
 An explanation names the backends of any tenant's requests, and contains no prompt.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import contextlib
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Path, Query
@@ -11,18 +12,24 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from domain.ask import Endpoint
+from domain.identity import ProjectId, TenantId
 from domain.strict import Strict
-from gateway.admin.call import answer
+from gateway.admin.call import AdminCall, answer
 from gateway.admin.describe import READ_ERRORS, Asking, errors
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import AdminProblem
 from gateway.placement.decisions import Explained
 from gateway.placement.explain import Would
+from tenancy.accounts import DEFAULT_PROJECT
+from tenancy.journal import JournalAway
 
 if TYPE_CHECKING:
     EndpointPath = str
 else:  # mypy knows no Literal of values that are worked out
     EndpointPath = Literal[tuple(endpoint.path for endpoint in Endpoint)]
+
+UNNAMED_TENANT: Final = "default"
+"""The tenant of a supposed request whose caller names none, as `tidegate explain --file` sends it."""
 
 router = APIRouter(route_class=GuardedRoute, tags=["Requests"])
 
@@ -47,6 +54,19 @@ class ContenderShown(BaseModel):
     first_token_s: float | None = Field(
         description="Seconds to the first token that the policy expected there; null where the policy estimates none."
     )
+
+
+class EndedShown(BaseModel):
+    """How a request ended."""
+
+    outcome: str = Field(description="`ok`, or the [kind of fault](faults.md).")
+    status: int
+    duration_s: float
+    queue_s: float
+    first_token_s: float | None = Field(description="Null without an event, as in an answer that is not streamed.")
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
 
 
 class ExplanationShown(BaseModel):
@@ -90,6 +110,14 @@ class ExplanationShown(BaseModel):
     unit: str = Field(description="Unit of the costs, in words; empty where they have none.")
     reason: str = Field(description="The decision in one line, for people.")
     caller_request_id: str = Field(description="The caller's own `x-request-id`; empty where it sent none.")
+    cache: str = Field(
+        description="What the answer cache did, once the request has ended: `hit-exact`, `miss`, …; empty without one. A request that it "
+        "answered has no `pool`, `policy` and backends."
+    )
+    cache_age_s: float = Field(description="Of a hit, the age of the answer in seconds.")
+    ended: EndedShown | None = Field(
+        description="How it ended; null while it runs, for one that is not sent, and where its worker ended first."
+    )
 
 
 class Supposed(Strict):
@@ -117,11 +145,12 @@ async def explanation(call: Asking, request_id: RequestId, tenant: OfTenant = ""
 @router.post(
     "/requests/explanation",
     response_model=ExplanationShown,
-    responses=errors(400, 401, 403, 413, 415, 422, 503),
+    responses=errors(400, 401, 403, 404, 413, 415, 422, 503),
     summary="Where a request would go now",
 )
 async def supposed(call: Asking, body: Supposed) -> Response:
     """Place a request without sending it; nothing is changed, counted or remembered."""
+    await _require_accounts(call, body)
     supposition = Would(body.tenant, body.endpoint, msgspec.json.encode(body.request), body.project)
     outcome = await call.parts.explaining.would(supposition)
     if outcome is None:
@@ -133,7 +162,19 @@ async def supposed(call: Asking, body: Supposed) -> Response:
     return answer(200, _shown(outcome.explained))
 
 
+async def _require_accounts(call: AdminCall, body: Supposed) -> None:
+    """Raises NotFound for a tenant or a project that the directory does not have. The names that stand in for those left out, `default`,
+    need not exist; and while the database is away, a request is placed as workers place it."""
+    with contextlib.suppress(JournalAway):
+        async with call.parts.reading() as directory:
+            if body.tenant != UNNAMED_TENANT:
+                await directory.tenants.get(None, TenantId(body.tenant))
+            if body.project != DEFAULT_PROJECT:
+                await directory.projects.get(None, TenantId(body.tenant), ProjectId(body.project))
+
+
 def _shown(explained: Explained) -> dict[str, Any]:
     shown = msgspec.structs.asdict(explained)
     shown["contenders"] = [msgspec.structs.asdict(contender) for contender in explained.contenders]
+    shown["ended"] = None if explained.ended is None else msgspec.structs.asdict(explained.ended)
     return shown

@@ -174,6 +174,7 @@ def warnings(workers: list[WorkerSnapshot], supervision: Supervision) -> list[st
             found.append(f"{name} cannot write usage: the disk or ledger.max_bytes is full")
         if worker.ledger is not None and worker.ledger.dropped:
             found.append(f"{name} lost {worker.ledger.dropped} usage events")
+    found += dict.fromkeys(warning for worker in workers for warning in worker.policies.warnings)
     if len({worker.policies.digest for worker in workers if worker.state == "ready"}) > 1:
         found.append("the workers have different policies; they were changed a moment ago, or a worker cannot read them")
     return found

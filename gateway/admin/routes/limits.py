@@ -395,6 +395,8 @@ async def _records(directory: DirectoryChange, query: StateQuery, after: str) ->
         owner = TenantId(query.name)
         await directory.tenants.get(owner, owner)
         return await directory.limits.page(owner, after, query.limit + 1)
+    if query.level == "organisation":
+        await directory.organisations.get(query.name)
     # limits of one scope are neighbours: their ids begin with the scope
     records = await directory.limits.page(None, after or f"{query.level}:{query.name}:", query.limit + 1)
     return [record for record in records if (record.limit.scope.level.value, record.limit.scope.name) == (query.level, query.name)]

@@ -29,6 +29,7 @@ class PoliciesShown(BaseModel):
 
     digest: str = Field(description="Digest of the active policies; requests carry it in the access log.")
     workers: int = Field(description="Number of workers that answered.")
+    warnings: list[str] = Field(description="What is active and hardly meant, with file and line.")
 
 
 class VersionShown(BaseModel):
@@ -93,7 +94,7 @@ async def reload(call: Asking) -> Response:
         raise AdminProblem(409, "policies_refused", message + "\n".join(refused.problems))
     if len({state.digest for state in states}) > 1:
         raise AdminProblem(409, "policies_differ", "The workers read different files: the folder was being changed. Try again.")
-    return answer(200, {"digest": states[0].digest, "workers": len(states)})
+    return answer(200, {"digest": states[0].digest, "workers": len(states), "warnings": states[0].warnings})
 
 
 @router.get("/policies", response_model=WholeVersion, responses=STORED_ERRORS, summary="Show the newest policies of the database")

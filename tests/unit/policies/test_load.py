@@ -130,3 +130,26 @@ def test_the_collector_is_on_again_after_reading(written: str, tmp_path: Path) -
     with contextlib.suppress(ConfigError):
         load_policies(tmp_path, None)
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("files", "warned"),
+    [
+        ({"a": "tenant: acme\nmodels: []\n"}, ["a.yaml:2:1: models: the policy of tenant acme has no model, so every"]),
+        (
+            {"a": "tenant: acme\n"},
+            ["a.yaml:1:1: tenant: the policy of tenant acme has no model, and there is no policy with"],
+        ),
+        ({"a": "tenant: acme\n", "all": 'tenant: "*"\nmodels: [{name: m, pool: chat}]\n'}, []),
+        (
+            {"a": "tenant: acme\nmodels: [{name: m, pool: chat}]\n", "all": 'tenant: "*"\n'},
+            ["all.yaml:1:1: tenant: the policy of every"],
+        ),
+    ],
+)
+def test_a_policy_that_allows_no_model_is_a_warning_with_its_line(tmp_path, files, warned):
+    for name, text in files.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    told = [str(warning).removeprefix(f"{tmp_path}/") for warning in load_policies(tmp_path, ["chat"]).warnings]
+    assert len(told) == len(warned)
+    assert all(text.startswith(start) for text, start in zip(told, warned, strict=True)), told

@@ -292,7 +292,20 @@ def test_what_loads_and_is_hardly_meant_is_a_note(site):
     result = run("check")
     assert result.exit_code == 0, result.output
     assert "note: http://10.0.0.1:8000 is in the pools chat, other: each of them takes the engine's whole capacity" in result.stderr
-    assert "note: the policy of tenant acme has no model, so every request is refused" in result.stderr
+    closed = "note: policies/acme.yaml:2:1: models: the policy of tenant acme has no model, so every request is refused; list models"
+    assert closed in result.stderr
+
+
+def test_a_policy_of_a_tenant_that_the_database_lacks_is_a_note(site):
+    assert "there is no tenant" not in run("check").stderr, "there is no database yet"
+    (site / "tidegate.pepper").write_text("0" * 64)
+    assert (made := run("tenant", "create", "acmee", "--offline")).exit_code == 0, made.output
+    said = "policies/acme.yaml:1:1: tenant: there is no tenant 'acme' in the database; did you mean 'acmee'? `tidegate tenant create acme`"
+    for command in (["check"], ["policy", "check"]):
+        done = run(*command)
+        assert (done.exit_code, said in done.stderr) == (0, True), done.stderr
+    run("tenant", "create", "acme", "--offline")
+    assert "there is no tenant" not in run("check").stderr + run("policy", "check").stderr
 
 
 def test_a_body_that_no_policy_can_allow_is_a_note(site):

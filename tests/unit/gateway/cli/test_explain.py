@@ -1,12 +1,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from gateway.cli import app
 from gateway.cli.explain import summary
+from gateway.placement.decisions import Ended
 from tests.admin_harness import EXPLAINED, TOKEN
 from tests.admin_socket import AdminSocket, admin_socket
 from tests.command_line import Commands
@@ -16,6 +18,10 @@ from tests.command_line import Commands
 def served(tmp_path: Path) -> Iterator[AdminSocket]:
     with admin_socket(tmp_path) as admin:
         yield admin
+
+
+def shown(ended: Ended) -> dict[str, Any]:
+    return {"ended": msgspec.structs.asdict(ended)}
 
 
 def run(served: AdminSocket, *arguments: str) -> tuple[int, str]:
@@ -37,6 +43,27 @@ def test_a_decision_is_shown_with_every_term_and_why_losers_lost(served: AdminSo
         assert part in text
     code, text = run(served, "req-1", "--json")
     assert json.loads(text)["contenders"][1]["lost"] == "costs 0.2 more (queue_s +0.2)"
+
+
+def test_how_it_ended_is_said() -> None:
+    ended = Ended("ok", 200, 1.2345, 0.25, 0.4, 1000, 640, 33)
+    lines = summary(msgspec.structs.asdict(msgspec.structs.replace(EXPLAINED, cache="miss")) | shown(ended))
+    assert lines[-1] == (
+        "ended: ok with status 200 after 1.23 s, 250 ms of it in the queue, first token after 0.4 s; "
+        "1000 prompt tokens (640 cached), 33 tokens of answer; cache: miss"
+    )
+    assert summary(msgspec.structs.asdict(EXPLAINED))[-1] == "how it ended is not known: it still runs, or its worker ended first"
+    would_be = msgspec.structs.replace(EXPLAINED, request_id="supposed")
+    assert not any("ended" in line for line in summary(msgspec.structs.asdict(would_be)))
+
+
+def test_a_hit_of_the_cache_is_no_decision() -> None:
+    ended = Ended("ok", 200, 0.002, 0.0, None, 0, 0, 0)
+    hit = msgspec.structs.replace(EXPLAINED, pool="", policy="", chosen="", contenders=(), cache="hit-exact", cache_age_s=12.4, ended=ended)
+    lines = summary(msgspec.structs.asdict(hit) | shown(ended))
+    assert lines[0].endswith(": sim")
+    assert lines[1] == "answered from the cache (hit-exact) with an answer that was 12 s old; no backend was asked"
+    assert lines[2].startswith("ended: ok with status 200 after 0.002 s")
 
 
 def test_what_it_was_given_instead_is_said() -> None:
@@ -70,6 +97,8 @@ def test_text_that_is_no_id_is_refused_before_anybody_is_asked(served: AdminSock
 def test_a_request_that_nobody_sends_is_placed(served: AdminSocket, tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     file.write_text('{"model": "sim", "messages": []}')
+    for tenant in ("acme", "bolt", "away"):
+        served.run("tenant", "create", tenant)
     assert "chosen: f" in run(served, "--file", str(file), "--tenant", "acme")[1]
     assert run(served, "--file", str(file), "--tenant", "bolt") == (1, "The policy of tenant 'bolt' has no model 'sim'.\n")
     assert run(served, "--file", str(file), "--tenant", "away")[0] == 1

@@ -53,14 +53,14 @@ def test_a_soft_threshold_above_the_amount_is_refused_with_the_reason(tmp_path: 
 def test_a_limit_that_cannot_be_found_is_named(tmp_path: Path) -> None:
     with admin_socket(tmp_path) as port:
         port.run("tenant", "create", "acme")
-        for words, limit in (
-            (("set", "tenant:acmee:cost_usd:day", "5"), "tenant:acmee:cost_usd:day"),
-            (("raise", "tenant:acme:cost_usd:day", "5"), "tenant:acme:cost_usd:day"),
-            (("delete", "tenant:acme:tokens:day", "--yes"), "tenant:acme:tokens:day"),
+        for words, named in (
+            (("set", "tenant:acmee:cost_usd:day", "5"), "tenant 'acmee'"),
+            (("raise", "tenant:acme:cost_usd:day", "5"), "limit 'tenant:acme:cost_usd:day'"),
+            (("delete", "tenant:acme:tokens:day", "--yes"), "limit 'tenant:acme:tokens:day'"),
         ):
             refused = port.run("limit", *words)
             said = " ".join(refused.stderr.split())
-            assert (refused.exit_code, f"limits/{limit}" in said, "There is no such thing" in said) == (1, True, True), said
+            assert (refused.exit_code, f"There is no {named}" in said) == (1, True), said
 
 
 def test_a_rolling_window_is_set_shown_raised_and_deleted(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def amounts(port: AdminSocket) -> dict[str, tuple[int, str | None]]:
 
 def test_a_bare_number_of_money_is_dollars_and_amounts_are_shown_with_a_dollar_sign(port: AdminSocket) -> None:
     done = port.run("limit", "set", BUDGET, "50", "--soft", "40.5")
-    assert (done.exit_code, done.stdout) == (0, f"limit {BUDGET} is $50.00\n")
+    assert (done.exit_code, done.stdout) == (0, f"limit {BUDGET} is $50.00, soft $40.50\n")
     assert amounts(port) == {BUDGET: (50 * 10**9, "50.00")}
     raised = port.run("limit", "raise", BUDGET, "75.25", "--for", "999d")
     assert raised.stdout == f"limit {BUDGET} is $75.25 for 999d, and $50.00 afterwards\n"
@@ -158,6 +158,35 @@ def test_one_cent_is_the_smallest_budget_that_passes_unasked(port: AdminSocket) 
     assert port.run("limit", "set", BUDGET, "0.01").exit_code == 0
     refused = port.run("limit", "set", BUDGET, "5", "--soft", "0.001")
     assert (refused.exit_code, "--soft" in refused.stderr) == (2, True)
+    assert "which warns in the reply to nearly every request" in refused.stderr
+
+
+def test_a_change_keeps_what_it_does_not_name(port: AdminSocket) -> None:
+    week = "tenant:acme:cost_usd:week"
+    port.run("limit", "set", week, "50", "--soft", "40.5", "--zone", "Europe/Berlin")
+    port.run("limit", "raise", week, "75", "--for", "999d")
+    done = port.run("limit", "set", week, "60")
+    said = f"limit {week} is $60.00, soft $40.50, in the calendar of Europe/Berlin, raised to $75.00 until "
+    assert (done.exit_code, done.stdout.startswith(said), done.stderr) == (0, True, "")
+    done = port.run("limit", "set", week, "80", "--soft", "none", "--zone", "UTC")
+    assert (done.stdout, done.stderr) == (f"limit {week} is $80.00\n", "note: the raise to $75.00 has ended: the amount is no less now\n")
+    port.run("limit", "set", week, "80", "--soft", "70")
+    done = port.run("limit", "set", week, "60")
+    assert done.stdout == f"limit {week} is $60.00\n"
+    assert done.stderr == "note: the soft threshold, $70.00, is above $60.00 and was taken away; --soft sets another\n"
+
+    minute = "tenant:acme:requests:minute"
+    assert port.run("limit", "set", minute, "60", "--burst", "20", "--soft", "10").stdout == f"limit {minute} is 60, burst 20, soft 10\n"
+    assert port.run("limit", "set", minute, "600").stdout == f"limit {minute} is 600, burst 20, soft 10\n"
+    assert port.run("limit", "set", minute, "600", "--burst", "5").stdout == f"limit {minute} is 600, burst 5\n"
+    assert port.run("limit", "set", minute, "600", "--burst", "none").stdout == f"limit {minute} is 600\n"
+
+
+def test_the_reset_of_a_limit_is_a_duration_and_empty_where_nothing_is_used() -> None:
+    states = [
+        {"id": "tenant:acme:requests:month", "used": used, "reset_s": reset_s} for used, reset_s in ((3, 1_048_600.0), (3, 0.4), (0, 9.0))
+    ]
+    assert [row["reset"] for row in _rows(states, {})] == ["12d 3h", "1s", ""]
 
 
 def test_the_older_name_takes_nano_dollars_and_is_told_apart(port: AdminSocket) -> None:
@@ -203,7 +232,7 @@ def test_the_limits_of_keys_show_the_keys_labels_to_people(port: AdminSocket) ->
     unnamed = port.json("key", "create", "--tenant", "acme")["id"]
     labels = key_labels(AdminClient(port.url, TOKEN, quiet=True), ["acme", "nobody"])
     assert labels == {key_id: "website"}
-    states = [{"id": f"key:{one}:requests:minute", "amount": 5} for one in (key_id, unnamed)]
+    states = [{"id": f"key:{one}:requests:minute", "amount": 5, "used": 0} for one in (key_id, unnamed)]
     assert [row["id"] for row in _rows(states, labels)] == [f"key:{key_id}:requests:minute (website)", f"key:{unnamed}:requests:minute"]
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli import app
 from tests.admin_socket import AdminSocket, admin_socket
+from tests.command_line import Commands
 
 
 @pytest.fixture
@@ -24,6 +26,18 @@ def test_a_bare_number_is_dollars_per_million_tokens(port: AdminSocket) -> None:
     listed = port.run("price", "list").stdout
     assert listed.count("$0.20") == listed.count("$6.00") == 2
     assert "doubtful" in listed
+
+
+def test_a_price_of_a_model_that_no_policy_has_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("policies").mkdir()
+    Path("policies/all.yaml").write_text('tenant: "*"\nmodels: [{name: chat, pool: chat}]\n')
+    Path("tidegate.pepper").write_text("0" * 64)
+    Path("tidegate.yaml").write_text('pools: [{name: chat, model: my-model, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n')
+    for model, says in (("chatt", "did you mean 'chat'?"), ("my-model", "they have: chat"), ("chat", "")):
+        done = Commands().invoke(app, ["price", "set", model, "--input", "1", "--output", "2", "--offline"])
+        assert done.exit_code == 0, done.output
+        assert (f"no policy of tidegate.yaml has a model {model!r}, so nobody pays this price; {says}" in done.stderr) is bool(says)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.cli import app
 from gateway.process.snapshots import PolicyState, WorkerSnapshot
-from tests.admin_harness import Processes, bearer
+from tests.admin_harness import Processes, Reloads, bearer
 from tests.admin_socket import AdminSocket, admin_socket
 from tests.command_line import Commands
 
@@ -49,6 +49,20 @@ def test_what_needs_a_look_is_a_warning(port: AdminSocket) -> None:
     assert "policies: d0, d1\n" in done.stdout
     assert "warning: worker 1 refuses the policy files as they are now: acme.yaml:1:1: bad" in done.stdout
     assert "warning: the workers have different policies" in done.stdout
+
+
+def test_policies_that_are_active_and_hardly_meant_are_a_warning(port: AdminSocket) -> None:
+    closed = "acme.yaml:2:1: models: the policy of tenant acme has no model, so every request is refused"
+    processes(port).snapshots = [
+        WorkerSnapshot(index=n, pid=n, state="ready", started_at=1.0, policies=PolicyState("d", 7.0, warnings=(closed,))) for n in range(2)
+    ]
+    assert port.run("status").stdout.count(f"warning: {closed}") == 1
+    reloads = port.admin.parts.reloading
+    assert isinstance(reloads, Reloads)
+    reloads.states = [PolicyState("d", 7.0, warnings=(closed,))]
+    for command in (("policy", "reload"), ("reload", "--policies")):
+        done = port.run(*command)
+        assert (done.exit_code, done.stderr) == (0, f"warning: {closed}\n")
 
 
 def test_without_a_token_the_open_routes_are_told_and_what_is_missing(port: AdminSocket) -> None:

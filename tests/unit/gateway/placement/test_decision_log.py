@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from domain.usage import Usage
 from gateway.placement import decision_log
 from gateway.placement.decision_log import MAX_WRITTEN, SUFFIX, DecisionLog, find_written, prune
-from gateway.placement.decisions import Decision, Decisions, decision
+from gateway.placement.decisions import Decision, Decisions, Ended, decision
+from gateway.record import Record
 from routing.fleet import Availability, Backend
 from routing.policy_instance import policy_instance
 from routing.ports import RoutingRequest
@@ -98,6 +100,37 @@ async def test_of_several_decisions_the_last_counts_and_facts_that_came_late_are
     found = find_written(written.folder, asked)
     assert found is not None
     assert (found.queued, found.served_by) == ("served", "e1")
+
+
+async def test_how_a_long_request_ended_is_found_after_its_decision_was_written(written: Written) -> None:
+    asked, kept = at(NOW, 1), Decisions()
+    made = decided(asked)
+    kept.written = list[Decision]().append
+    kept.keep(made)
+    await written.write(made)
+    assert (found := find_written(written.folder, asked)) is not None
+    assert found.ended is None
+    again = list[Decision]()
+    kept.written = again.append
+    kept.end(made, Record(asked, NOW, "ok", 200, 9.5, 0.0, queue_s=2.0, ttft_s=3.0, usage=Usage(100, 20, 64)))
+    assert again == [made]
+    await written.write(*again)
+    assert (found := find_written(written.folder, asked)) is not None
+    assert found.ended == Ended("ok", 200, 9.5, 2.0, 3.0, 100, 64, 20)
+    assert found == kept.find(asked)
+
+
+async def test_a_hit_of_the_cache_is_written_once_and_read_again(written: Written) -> None:
+    asked, kept, hits = at(NOW, 1), Decisions(), list[Decision]()
+    kept.written = hits.append
+    kept.end(None, Record(asked, NOW, "ok", 200, 0.01, 0.0, tenant="acme", model="sim", cache="hit-exact", cache_age_s=12.0))
+    kept.end(None, Record(at(NOW, 2), NOW, "rate_limited", 429, 0.01, 0.0, tenant="acme"))
+    assert len(hits) == len(kept) == 1
+    await written.write(*hits)
+    found = find_written(written.folder, asked)
+    assert found == kept.find(asked)
+    assert found is not None
+    assert (found.tenant, found.model, found.policy, found.cache, found.cache_age_s) == ("acme", "sim", "", "hit-exact", 12.0)
 
 
 async def test_a_callers_id_is_found_with_its_tenant_only(written: Written) -> None:

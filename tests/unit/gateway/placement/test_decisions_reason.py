@@ -82,7 +82,7 @@ def test_where_the_times_do_not_show_why_it_is_said() -> None:
     assert explained("predicted_latency", load_table).reason.startswith(
         "a: 0 waiting, 0 of about 200 prompt tokens cached; both would take"
     )
-    assert explained("predicted_latency", load_table).reason.endswith("b costs 4634 ms more in all, mostly decode_s")
+    assert explained("predicted_latency", load_table).reason.endswith("b costs 4634 ms more in all, mostly to generate the answer")
     kept = msgspec.structs.replace(explained("predicted_latency"), why="session")
     assert reason(kept).endswith("both would take 30 ms to the first token, the conversation stays where its last turn was")
 

@@ -178,7 +178,8 @@ def test_a_refusal_by_a_shared_limit_names_the_scope_and_no_number_of_it(scope: 
 def test_a_spent_quota_says_when_it_starts_anew_and_in_which_calendar(window: Window, zone: str, says: str) -> None:
     limit = Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, window, 777, zone=zone)
     refused = Refused(line_of(limit, 0.0), 77, 20_500_000)
-    assert fault_of(refused, WANTED, 0.5).message == f"Quota spent {says}"
+    standing = "): 700 tokens used or reserved, and this request may need up to 1200 tokens."
+    assert fault_of(refused, WANTED, 0.5).message == f"Quota spent {says.replace(').', standing)}"
     assert (b"x-ratelimit-reset-tokens", b"20.5s") in limit_headers((refused_standing(refused),))
 
 
@@ -195,11 +196,25 @@ def test_a_spent_rolling_window_says_when_there_is_room(days: int, wait_us: int 
     limit = Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Rolling(days), 777)
     refused = Refused(line_of(limit, 0.0), 77, wait_us)
     fault = fault_of(refused, WANTED, 0.5)
-    assert (fault.message, fault.kind) == (f"Quota spent (tenant acme: {says}", Kind.QUOTA_SPENT)
+    standing = "): 700 tokens used or reserved, and this request may need up to 1200 tokens."
+    assert (fault.message, fault.kind) == (f"Quota spent (tenant acme: {says.replace(').', standing)}", Kind.QUOTA_SPENT)
     headers = dict(render(fault, "r").headers)
     assert tuple(headers.get(name) for name in (b"x-should-retry", b"retry-after", b"retry-after-ms")) == retry
     resets = dict(limit_headers((refused_standing(refused),)))[b"x-ratelimit-reset-tokens"]
     assert resets.decode() == duration(wait_us or 0)
+
+
+def test_a_spent_budget_says_what_is_used_and_what_the_request_may_cost() -> None:
+    budget = line_of(Limit(Scope(Level.TENANT, "search"), Meter.COST_NANOUSD, Window.MONTH, 120_000), 0.0)
+    wanted = Amounts(requests=1, cost_nanousd=100_000)
+    assert fault_of(Refused(budget, 95_000, 7_000_000), wanted, 0.5).message == (
+        "Quota spent (tenant search: $0.00012 per month): $0.000025 used or reserved, and this request may cost up to $0.0001."
+        " It starts anew on the first of the month, UTC."
+    )
+    closed = line_of(Limit(Scope(Level.TENANT, "search"), Meter.COST_NANOUSD, Window.MONTH, 0), 0.0)
+    assert "used" not in fault_of(Refused(closed, 0, None, never=True), wanted, 0.5).message
+    requests = line_of(Limit(Scope(Level.TENANT, "search"), Meter.REQUESTS, Window.DAY, 5), 0.0)
+    assert "used" not in fault_of(Refused(requests, 0, None), wanted, 0.5).message
 
 
 def test_no_limits_no_headers() -> None:

@@ -80,6 +80,16 @@ async def test_a_folder_with_mistakes_changes_nothing_until_it_is_mended(site: S
     assert site.watch.state.problems == ()
 
 
+async def test_a_policy_without_models_is_active_and_told(site: Site) -> None:
+    site.write("lab", "tenant: lab\nmodels: []\n")
+    state = await site.watch.reload()
+    assert (site.live.policies.digest, site.models("lab")) == (state.digest, [])
+    (warning,) = state.warnings
+    assert "lab.yaml:2:1: models: the policy of tenant lab has no model, so every request is refused" in warning
+    site.write("lab", GOOD.format(tenant="lab", model="c"))
+    assert (await site.watch.reload()).warnings == ()
+
+
 async def test_a_folder_that_is_gone_or_empty_is_a_mistake_too(site: Site) -> None:
     (site.folder / "acme.yaml").unlink()
     assert (await site.watch.reload()).problem_count == 1

@@ -36,7 +36,7 @@ def test_a_slower_canary_is_worse_in_words() -> None:
     assert finding.low > 0.05
     assert finding.canary / finding.baseline == pytest.approx(1.31, rel=0.03)
     assert verdict.words.startswith("inter-token latency 13.")
-    assert f" ms: at least {100 * finding.low:#.3g} % worse, 99 %, after 1,200 requests" in verdict.words
+    assert f" ms: at least {100 * finding.low:#.3g} % worse (confidence 99 %), after 1,200 requests" in verdict.words
 
 
 def test_the_same_is_undecided_first_and_good_enough_later() -> None:
@@ -58,7 +58,7 @@ def test_errors_are_told_in_points() -> None:
     verdict = of("errors", seen("errors", [(0.10, 0.01)] * 60))
     assert verdict.judgement is Judgement.WORSE
     assert verdict.words.startswith("error rate 10 % against 1 %: at least ")
-    assert "points worse, 99 %, after 1,200 requests" in verdict.words
+    assert "points worse (confidence 99 %), after 1,200 requests" in verdict.words
 
 
 def test_no_errors_at_all_are_good_enough_once_there_are_enough_requests() -> None:

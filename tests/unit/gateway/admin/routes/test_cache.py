@@ -84,7 +84,7 @@ def observed() -> Metrics:
     )
     for record in (hit, hit, *(_with(hit, cache=word) for word in ("miss", "hit-partial", "bypass:tools", "bypass:tools", "bypass:asked"))):
         metrics.observe(record)
-    metrics.observe(_with(hit, tenant="bolt", cache="miss"))
+    metrics.observe(_with(hit, tenant="bolt", cache="miss", not_kept="length"))
     return metrics
 
 
@@ -106,12 +106,14 @@ async def test_what_the_cache_did_is_shown_by_tenant(admin: Admin, monkeypatch: 
         "partial_hits": 2,
         "misses": 2,
         "bypassed": {"tools": 4, "asked": 2},
+        "not_kept": {},
         "saved_prompt_tokens": 400,
         "saved_completion_tokens": 80,
         "saved_usd": "6.00",
     }
     assert shown["tenants"][0] == acme
     assert [one["tenant"] for one in shown["tenants"]] == ["acme", "bolt"]
+    assert shown["tenants"][1]["not_kept"] == {"length": 2}
     assert [(one["worker"], one["kind"], one["entries"], one["bytes"]) for one in shown["workers"]] == [
         (0, "memory", 3, 900),
         (1, "memory", 3, 900),

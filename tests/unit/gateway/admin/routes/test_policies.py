@@ -26,7 +26,14 @@ def workers(admin: Admin) -> Reloads:
 
 async def test_what_every_worker_has_in_force_is_told(admin: Admin) -> None:
     reply = await admin.client.post(RELOAD, headers=bearer("operator"))
-    assert (reply.status_code, reply.json()) == (200, {"digest": "d1", "workers": 2})
+    assert (reply.status_code, reply.json()) == (200, {"digest": "d1", "workers": 2, "warnings": []})
+
+
+async def test_what_is_active_and_hardly_meant_is_told(admin: Admin) -> None:
+    warning = "policies/a.yaml:1:9: tenant: the policy of tenant a has no model"
+    workers(admin).states = [PolicyState("d1", 7.0, warnings=(warning,))]
+    reply = await admin.client.post(RELOAD, headers=bearer("operator"))
+    assert (reply.status_code, reply.json()["warnings"]) == (200, [warning])
 
 
 async def test_mistakes_are_told_and_that_nothing_changed(admin: Admin) -> None:
