@@ -159,6 +159,9 @@ bench-decision: $(VENV)/.dev ## what finding a prompt in the index and deciding 
 bench-policies: $(VENV)/.dev ## reading 1,000 tenants' rules, and asking them about a request
 	$(BIN)/python -m bench.policies
 
+bench-cache: $(VENV)/.dev ## hits and wrong answers of the semantic cache's decisions; DATA=folder with the sets, GPTCACHE=a Python with GPTCache
+	$(BIN)/python -m bench.cache --data $(DATA) $(if $(GPTCACHE),--gptcache $(GPTCACHE))
+
 bench-rollout: $(VENV)/.dev ## how often rollouts of good versions go back and bad ones do not, simulated
 	$(BIN)/python -m bench.rollout
 

@@ -32,6 +32,14 @@ ASKED: Final = "asked"
 NOT_KEPT: Final = (LENGTH, TOOLS, FINISH, LONG, FORM, BROKEN, USAGE, PURGED, KEY, ASKED)
 """Why the answer to a miss was not kept, in one word."""
 
+SIMILAR_REASONS: Final = (
+    *("endpoint", "tools", "schema", "turn"),  # `cache.semantic.conversation`
+    *("short", "long", "time", "personal", "code"),  # `cache.semantic.never_words`
+    *("starting", "unavailable", "embedder", "first", "gone", "old", "differs"),  # `gateway.answers.semantic`
+    *("cold", "unsure", "audit", "stopped", "below", "copy"),  # `cache.semantic.decision`
+)
+"""Why no similar question's answer was given, in one word; a colon and what differs may follow `differs`."""
+
 _TOOL_MEMBERS: Final = frozenset({"tools", "functions"})
 _OUTPUT_MEMBERS: Final = frozenset({"logprobs", "top_logprobs", "prompt_logprobs", "echo"})
 _TOKEN_MEMBERS: Final = frozenset({"return_token_ids", "return_tokens_as_token_ids", "prompt_token_ids"})
@@ -73,7 +81,7 @@ def passes_by(ask: Ask, policy: CachePolicy) -> str:
     names = ask.names
     if not policy.tools and not names.isdisjoint(_TOOL_MEMBERS):
         return TOOLS
-    if ask.logprobs or (not names.isdisjoint(_OUTPUT_MEMBERS) and _decode_output(ask.fields).shows_more):
+    if ask.logprobs or (not names.isdisjoint(_OUTPUT_MEMBERS) and _decode_output(ask.behind_prompt).shows_more):
         return LOGPROBS
     if not names.isdisjoint(_TOKEN_MEMBERS):
         return TOKEN_IDS
@@ -88,5 +96,5 @@ def _is_greedy(ask: Ask) -> bool:
     """Whether the engine always takes the likeliest token."""
     if "temperature" not in ask.names and "top_k" not in ask.names:
         return False
-    sampling = _decode_sampling(ask.fields)
+    sampling = _decode_sampling(ask.behind_prompt)
     return sampling.temperature == 0 or sampling.top_k == 1

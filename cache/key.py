@@ -1,34 +1,24 @@
 """The key of a request in the exact cache: SHA-256 over typed, length-prefixed fields.
 
-Two requests have one key only when an engine would be asked for the same answer on behalf of the same scope. The body enters as JSON with
-its members sorted by name, and every field with its length, so that no value can pass for another field (R49, R50). Members inside a value
-keep their order: the order of a JSON schema's properties, and of tools, changes what engines generate.
+Two requests have one key only when an engine would be asked for the same answer on behalf of the same scope. The body enters as its
+prompt and its other members sorted by name, and every field with its length, so that no value can pass for another field (R49, R50).
 """
 
 import functools
 import hashlib
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final
 
 import msgspec
 
+from cache.fields import add, effective_members, joined
 from domain.ask import Ask
 from domain.identity import Caller
 
-VERSION: Final = b"tidegate exact cache 1"
+VERSION: Final = b"tidegate exact cache 2"
 """Part of each key; a change of what a key means changes it."""
 
-WITHOUT_EFFECT: Final = frozenset(
-    {"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options", "user"}
-)
-"""Members of a request that do not change its answer. Every other member enters the key, also one that the gateway does not know."""
-
 DIGEST_BYTES: Final = 32
-
-_length = Struct(">I").pack
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class Scope(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +70,7 @@ def exact_key(scope: Scope, target: Target, ask: Ask) -> bytes:
     The prompt is hashed as it stands in the body, so bodies have a bound (`cache.eligible.MAX_BODY_BYTES`).
     """
     hashed = _begun(scope, target, b"request").copy()
-    _add(hashed, _encode_sorted(_members(ask)))
+    hashed.update(joined((effective_members(ask), ask.prompt)))
     return hashed.digest()
 
 
@@ -90,24 +80,14 @@ def input_keys(scope: Scope, target: Target, ask: Ask, inputs: Sequence[bytes]) 
     Args:
         inputs: each input as JSON.
     """
-    members = _members(ask)
-    members.pop(ask.endpoint.prompt_fields[0], None)
     shared = _begun(scope, target, b"one input").copy()
-    _add(shared, _encode_sorted(members))
+    add(shared, effective_members(ask))
     keys = []
     for one in inputs:
         own = shared.copy()
-        _add(own, one)
+        add(own, one)
         keys.append(own.digest())
     return keys
-
-
-def _members(ask: Ask) -> dict[str, msgspec.Raw]:
-    """The members of the body that change the answer."""
-    members = _decode_members(ask.fields)
-    for name in WITHOUT_EFFECT & ask.names:
-        members.pop(name, None)
-    return members
 
 
 @functools.lru_cache(4096)
@@ -115,14 +95,8 @@ def _begun(scope: Scope, target: Target, kind: bytes) -> "hashlib._Hash":
     """The hash over everything beside the body; a copy goes on with that."""
     begun = hashlib.sha256(VERSION)
     for part in (scope.kind, scope.tenant, scope.name, scope.namespace):
-        _add(begun, part.encode())
+        add(begun, part.encode())
     for part in (target.endpoint, target.model, target.served, target.revision, target.adapter, target.guards):
-        _add(begun, part.encode())
-    _add(begun, kind)
+        add(begun, part.encode())
+    add(begun, kind)
     return begun
-
-
-def _add(hashed: "hashlib._Hash", field: bytes) -> None:
-    """Add one field with its length, so that no two rows of fields are hashed alike."""
-    hashed.update(_length(len(field)))
-    hashed.update(field)

@@ -153,3 +153,9 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     def prompt(self) -> bytes:
         """The value of the endpoint's first prompt field as JSON."""
         return self.fields[self.prompt_at[0] : self.prompt_at[1]]
+
+    @property
+    def behind_prompt(self) -> bytes:
+        """The members of `fields` but for the first prompt field, as a JSON object."""
+        behind = self.fields[self.prompt_at[1] :]
+        return b"{" + behind[1:] if behind.startswith(b",") else behind if self.prompt_at[1] == 0 else b"{}"

@@ -189,6 +189,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a hit, seconds since the answer was made."""
     not_kept: str = ""
     """Why the answer to a miss was not kept, in one word; empty where it was."""
+    resembled: str = ""
+    """Why no similar question's answer was given; empty for a hit, and where similar questions were not looked up."""
 
     @property
     def own_id(self) -> str:

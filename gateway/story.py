@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from backends.poison import Suspicion
+from cache.key import Scope, Target
 from domain.faults import Fault
 from domain.identity import Caller
 from domain.priority import WORDS, Class
@@ -44,6 +45,7 @@ from tenancy.hold import LimitStatus
 if TYPE_CHECKING:
     from gateway.answers.embeddings import KnownInputs
     from gateway.answers.flights import SharedFlight
+    from gateway.answers.semantic import Resembling
 
 MAX_AGENT_CHARS: Final = 256
 """Characters kept of a `user-agent`; those of SDKs have under 100."""
@@ -151,6 +153,10 @@ class CacheFacts(msgspec.Struct):
     owner: str = ""
     """The tenant or sharing group that the answer belongs to."""
     namespace: str = ""
+    scope: Scope | None = None
+    """The callers that share the answer; None where the cache was not asked."""
+    target: Target | None = None
+    """What the answer depends on beside the request."""
     ttl_s: float = 0.0
     """How long the answer is kept, in seconds."""
     flight: "SharedFlight | None" = None
@@ -173,6 +179,10 @@ class CacheFacts(msgspec.Struct):
     """What a hit would have cost more at an engine."""
     rounds: int = 0
     """Flights that ended without an answer for this request."""
+    resembled: str = ""
+    """Why no similar question's answer was given; empty for a request that was not looked up among them, and for a hit."""
+    resembling: "Resembling | None" = None
+    """The look-up among similar questions."""
 
 
 class TriedFacts(msgspec.Struct):
@@ -446,6 +456,7 @@ class Story(msgspec.Struct):
             self.looked_up.saved_nanousd,
             self.looked_up.age_s,
             self.looked_up.not_kept,
+            self.looked_up.resembled,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

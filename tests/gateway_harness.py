@@ -230,6 +230,7 @@ async def gateway(
         for connection in list(connections.open):
             connection.abort()
         await fleet.close()
+        await answers.close()
         await close_answers()
         await asyncio.sleep(0.01)
     assert defects == [], defects

@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.instructions.counts import by_thread, per_request, read_dump
 from bench.instructions.setup import BACKENDS, CACHES, SIZES, TENANTS, made
 from bench.results_file import Row, machine, refresh, table, write_rows
+from tests.valkey_server import valkey_server
 
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes")
 SERVING = 1
@@ -53,6 +54,27 @@ def counted(size: str, cache: str, warm: int, requests: int) -> tuple[list[Row],
     ], by_name
 
 
+def in_shared_store(size: str, warm: int, requests: int) -> list[Row]:
+    """What a look-up that finds an answer costs in Valkey, and in memory; the thread that serves."""
+    with tempfile.TemporaryDirectory() as folder:
+        home, dumps = Path(folder), Path(folder) / "dumps"
+        dumps.mkdir()
+        with valkey_server(home) as socket, (home / "log").open("wb") as log:
+            command = [*VALGRIND, f"--callgrind-out-file={dumps}/out", sys.executable, "-m", "bench.instructions.shared_store"]
+            environ = {**os.environ, "PYTHONHASHSEED": "0", "BENCH_CALLGRIND": "1"}
+            ended = subprocess.run(
+                [*command, str(socket), size, str(warm), str(requests)], env=environ, stdout=log, stderr=log, check=False
+            )
+        if ended.returncode:
+            raise RuntimeError((home / "log").read_text()[-2000:])
+        found = [read_dump(file.read_text()) for file in sorted(dumps.glob("out.*-*"))]
+    each = {store: by_thread(found, store)[SERVING] / requests / 1000 for store in ("shared", "memory")}
+    return [
+        Row(metric=f"kinstr_look_up_{store}_{size}", subject="tidegate", value=round(value, 1), unit="kinstr", n=requests)
+        for store, value in each.items()
+    ]
+
+
 def main() -> None:
     """Count every size and refresh the table."""
     parser = argparse.ArgumentParser()
@@ -75,6 +97,10 @@ def main() -> None:
         for name, value in by_name.items():
             print(f"{value:10.1f}      thread {name}")
         sys.stdout.flush()
+    looked_up = in_shared_store("1k", given.warm, given.requests)
+    rows += looked_up
+    for row in looked_up:
+        print(f"{row['value']:10.1f}  {row['metric']}")
     if given.dry:
         return
     write_rows("instructions", rows)

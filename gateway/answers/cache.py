@@ -3,15 +3,21 @@
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from cache.answers import Answer
 from cache.ports import AnswerStore, Selection
+from cache.semantic.ports import IndexFigures
 from cache.stores.memory import MemoryAnswers
 from domain.clock import WallClock
 from domain.usage import Usage
 from gateway.answers.flights import SharedFlight
 from tenancy.keys import Pepper
+
+if TYPE_CHECKING:
+    from gateway.answers.semantic import SemanticCache
 
 _USER_DIGEST_CHARS: Final = 32
 
@@ -24,6 +30,37 @@ def cache_secret(pepper: Pepper) -> bytes:
 def digest_of_user(secret: bytes, label: str) -> str:
     """A keyed digest of an end user's label: the cache can erase a user's answers without knowing the user."""
     return hmac.new(secret, b"end user of an answer" + label.encode(), hashlib.sha256).hexdigest()[:_USER_DIGEST_CHARS]
+
+
+class SimilarState(msgspec.Struct, frozen=True):
+    """How the similar questions of one worker stand."""
+
+    state: str
+    """`unused` while no request has asked for them, `starting`, `ready`, or why they cannot be had."""
+    index: IndexFigures | None = None
+
+
+class SemanticSource(Protocol):
+    """The similar questions of a worker, which are made ready when they are first asked for: most gateways never need them."""
+
+    why: str
+    """Why they cannot be had, for an operator; empty where they can, or while nobody has asked."""
+
+    def ready(self) -> "SemanticCache | None":
+        """The similar questions; None while they are being made ready, which the first call begins, and where they cannot be had."""
+        ...
+
+    def state(self) -> SimilarState:
+        """How they stand."""
+        ...
+
+    async def purge(self, selection: Selection) -> int:
+        """Remove questions; raises while a shared index cannot be reached."""
+        ...
+
+    async def close(self) -> None:
+        """End what is under way, and connections."""
+        ...
 
 
 class AnswerCache:
@@ -43,6 +80,8 @@ class AnswerCache:
         """The flights under way, by key. Bounded by the requests under way."""
         self.purges: dict[str, int] = {}
         """How many purges of each owner this worker has heard of: an answer that was under way during one is not kept."""
+        self.semantic: SemanticSource | None = None
+        """Similar questions; None where this worker has none."""
         self._wall = wall
         self._digest_of_user = digest_of_user
 
@@ -73,9 +112,16 @@ class AnswerCache:
         """Seconds since an answer was made."""
         return max(0.0, self._wall() - answer.kept_at)
 
+    async def close(self) -> None:
+        """End what the similar questions have under way; the store's connections are their opener's."""
+        if self.semantic is not None:
+            await self.semantic.close()
+
     async def purge(self, selection: Selection) -> int:
-        """Remove answers, those under way included; returns how many were there."""
+        """Remove answers, those under way included; returns how many were there. Raises while a shared store cannot be reached."""
         self.purges[selection.owner] = self.purges.get(selection.owner, 0) + 1
+        if self.semantic is not None:
+            await self.semantic.purge(selection)
         return await self.store.purge(selection)
 
 

@@ -45,6 +45,7 @@ class _Said(msgspec.Struct, gc=False):
     tool_calls: list[msgspec.Raw] | None = None
     function_call: dict[str, msgspec.Raw] | None = None
     audio: dict[str, msgspec.Raw] | None = None
+    content: str | None = None
 
 
 class _Ended(msgspec.Struct, gc=False):
@@ -87,6 +88,12 @@ def _why_not(choice: _Ended, *, tools: bool) -> str:
     if ended not in _ENDS and ended not in _TOOL_CALLS:
         return LENGTH if ended == "length" else FINISH
     return FORM if (choice.text is None if message is None else message.audio) else ""
+
+
+def text_of(document: bytes) -> str:
+    """The text of the first choice of a document's answer, without what the model thought before it."""
+    choice = _decode_whole(document).choices[0]
+    return choice.text or "" if choice.message is None else choice.message.content or ""
 
 
 def _assembled(endpoint: Endpoint, reply: bytes) -> dict[str, Any]:

@@ -23,7 +23,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "export-schema": RootEntry("gateway.cli.check:export_schema", "Write the JSON schemas, and the tables of the reference pages."),
     "audit": RootEntry("gateway.cli.audit:audit_app", "The audit: who changed what."),
     "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
-    "cache": RootEntry("gateway.cli.cache:cache_app", "The answer cache: what it did, and what it is to forget."),
+    "cache": RootEntry("gateway.cli.cache:cache_app", "The answer cache: what it did, what it keeps, and what it is to forget."),
     "engine": RootEntry("gateway.cli.engines:engine_app", "Launch configurations of engines: show, start, compare, size."),
     "import": RootEntry("gateway.cli.importing:import_app", "Take over the configuration of another gateway."),
     "key": RootEntry("gateway.cli.keys:keys_app", "API keys."),

@@ -1,4 +1,4 @@
-"""`tidegate cache …`: what the answer cache did, and purges."""
+"""`tidegate cache …`: what the answer cache did, what it keeps, and purges. `gateway.cli.cache_warm` has the command that fills it."""
 
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -6,35 +6,46 @@ from urllib.parse import urlencode
 import typer
 
 from gateway.cli.admin_client import API, Yes, sure
+from gateway.cli.cache_warm import warm
 from gateway.cli.connection import GatewayOptions
 from gateway.cli.durations import unix_of
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import OutputOptions, fail, out
 
-cache_app = CommandGroup("The answer cache: what it did, and what it is to forget.")
+cache_app = CommandGroup("The answer cache: what it did, what it keeps, and what it is to forget.")
+cache_app.command("warm")(warm)
 
 _COLUMNS = (
     "tenant",
     "hits",
     "partial_hits",
+    "semantic_hits",
     "misses",
     "bypassed",
     "not_kept",
+    "not_similar",
     "saved_prompt_tokens",
     "saved_completion_tokens",
     "saved_usd",
 )
 
 
+_BY_REASON = ("bypassed", "not_similar", "not_kept")
+"""Columns of counts by reason."""
+
+
 @cache_app.command("stats")
 def stats(gateway: GatewayOptions, output: OutputOptions) -> None:
     """Print hits, misses, reasons and savings of each tenant since the workers started."""
     shown = gateway.api().read(f"{API}/cache")
-    output.show([_row(one) for one in shown["tenants"]], _COLUMNS, shown["tenants"], expendable=("partial_hits", "bypassed", "not_kept"))
+    output.show([_row(one) for one in shown["tenants"]], _COLUMNS, shown["tenants"], expendable=("partial_hits", *_BY_REASON))
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
-    counts = {name: ", ".join(f"{reason} {count}" for reason, count in sorted(one[name].items())) for name in ("bypassed", "not_kept")}
+    counts = {
+        name: ", ".join(f"{reason} {count}" for reason, count in sorted(one[name].items()))
+        for name in ("bypassed", "not_kept", "not_similar")
+    }
     return {**one, **counts, "saved_usd": f"${one['saved_usd']}"}
 
 

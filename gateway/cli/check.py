@@ -18,6 +18,7 @@ from gateway.cli.connection import DEFAULT_CONFIG, TOKEN_VARIABLE, Config, Store
 from gateway.cli.policy_names import unknown_tenants
 from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
+from gateway.cli.similar_questions import similar_questions
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.pools import LoraSettings
 from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_alerts_secret, read_reference, read_rollouts_secret
@@ -110,6 +111,7 @@ def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list
         *_hosted(settings),
         *(str(_seen_from_here(problem, "")) for problem in warned),  # every note is linked later
         *_beyond_the_ceiling(settings, policies),
+        *([] if policies is None else similar_questions(policies, settings)),
         *([] if policies is None else tag_report(policies)[1]),
         *_older_money(folder),
     ]

@@ -101,7 +101,8 @@ class GatewayOptions(Options):
         settings = local_settings(self.config)
         if settings is None:
             return AdminAddress(ADMIN, f"the default; there is no {self.config} here")
-        return AdminAddress(_url_of(settings), f"admin.bind of {settings.path}", settings)
+        where = f"admin.bind of {settings.path}"
+        return AdminAddress(url_to(settings.bind, where), where, settings)
 
     def _over_http(self, place: AdminAddress) -> AdminHttp:
         return AdminHttp(place.url, place.source, self._without())
@@ -158,29 +159,52 @@ class StoreOptions(GatewayOptions):
 
 def local_settings(path: Path) -> LocalSettings | None:
     """What a client needs of the settings file; None where the default file does not exist. Ends the command for a file that is none."""
+    written = written_settings(path, "a gateway with --admin")
+    if written is None:
+        return None
+    admin, secrets = section_of(written, "admin"), section_of(written, "secrets")
+    bind = admin.get("bind")
+    return LocalSettings(path, bind if isinstance(bind, str) else urlsplit(ADMIN).netloc, secrets.get("admin_token"))
+
+
+def written_settings(path: Path, otherwise: str) -> Any:
+    """The values of the settings file as they are written, for clients of a gateway, whom mistakes elsewhere in the file do not concern;
+    None where the default file does not exist. Ends the command for a file that is none.
+
+    Args:
+        otherwise: what the user may name instead of a file, for the message.
+    """
     from gateway.config.load import ConfigError, read_settings_file
 
     if path == DEFAULT_CONFIG and not path.exists():
         return None
     try:
-        data = read_settings_file(path, os.environ)[0].data
+        return read_settings_file(path, os.environ)[0].data
     except ConfigError as error:
-        fail(f"{error}\nname another settings file with -c, or a gateway with --admin", code=2)
-    sections = (data.get("admin"), data.get("secrets")) if isinstance(data, dict) else (None, None)
-    admin, secrets = (section if isinstance(section, dict) else {} for section in sections)
-    bind = admin.get("bind")
-    return LocalSettings(path, bind if isinstance(bind, str) else urlsplit(ADMIN).netloc, secrets.get("admin_token"))
+        fail(f"{error}\nname another settings file with -c, or {otherwise}", code=2)
 
 
-def _url_of(settings: LocalSettings) -> str:
+def section_of(written: Any, name: str) -> dict[str, Any]:
+    """A section of written settings; empty where it is missing or no mapping."""
+    section = written.get(name) if isinstance(written, dict) else None
+    return section if isinstance(section, dict) else {}
+
+
+def url_to(bind: str, where: str, scheme: str = "http") -> str:
+    """The URL to reach a listener of this machine; empty for port 0. Ends the command for a text that is no address.
+
+    Args:
+        bind: as it is written, `host:port`.
+        where: the setting and its file, for the message.
+    """
     from gateway.config.addresses import split_address
 
     try:
-        host, port = split_address(settings.bind)
+        host, port = split_address(bind)
     except ValueError as error:
-        fail(f"admin.bind of {settings.path} {error}", code=2)
+        fail(f"{where} {error}", code=2)
     host = ANY_HOST.get(host, host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}" if port else ""
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" if port else ""
 
 
 def nobody_listens(url: str) -> bool:

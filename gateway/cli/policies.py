@@ -22,6 +22,7 @@ from gateway.cli.explain import CHAT
 from gateway.cli.groups import CommandGroup
 from gateway.cli.policy_names import unknown_tenants
 from gateway.cli.printing import OutputOptions, err, fail, out
+from gateway.cli.similar_questions import similar_questions
 from gateway.config.load import load_settings
 from gateway.http.openai import check_caps, interpret
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
@@ -155,7 +156,8 @@ def check(
     reserved, sentences = tag_report(policies)
     if reserved:
         out.print(f"key tags that rules read, and that only owners and admins set: {', '.join(reserved)}", markup=False, soft_wrap=True)
-    for sentence in (*map(str, policies.warnings), *map(str, _unknown_tenants(policies, config)), *sentences):
+    notes = (*map(str, policies.warnings), *map(str, _unknown_tenants(policies, config)), *similar_questions(policies, None))
+    for sentence in (*notes, *sentences):
         err.print(f"note: {sentence}", markup=False, soft_wrap=True)
 
 

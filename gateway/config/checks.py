@@ -20,6 +20,7 @@ from backends.load_reports import MAX_RANKS
 from domain.ask import Endpoint
 from domain.membership import LoadPush
 from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
+from policies.load import suggestion
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
 
@@ -194,9 +195,25 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     workers = written.number("workers")
     yield from _password(written, at)
     yield from _password(written, ("cache", "store"))
+    yield from _similar_questions(written)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
         yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
+
+
+def _similar_questions(written: RawSettings) -> Iterator[Problem]:
+    """Refuses an embedder that is no pool, and a shared index whose answers nobody shares."""
+    located = written.located
+    index: Path_ = ("cache", "semantic", "index")
+    yield from _password(written, index)
+    if written.text(*index) and not written.text("cache", "store"):
+        message = "shares questions between workers, while each worker keeps its own answers"
+        yield located.problem(index, message, "set cache.store to a Redis or Valkey as well, or remove the index")
+    pools = [written.text("pools", i, "name") for i in range(written.count("pools"))]
+    for name in ("embedder_pool", "judge_pool"):
+        at: Path_ = ("cache", "semantic", name)
+        if (pool := written.text(*at)) and pool not in pools:
+            yield located.problem(at, f"there is no pool {pool!r}", suggestion(pool, pools))
 
 
 def _store(written: RawSettings) -> Iterator[Problem]:

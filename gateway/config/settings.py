@@ -2,8 +2,8 @@
 
 `Settings` is the whole file. Each section is a class: `EngineSettings`, `DrainSettings`, `LogSettings`, `QueueSettings` (requests that wait
 for capacity on an engine), `RoutingSettings` (what holds for all tenants; policy files say how backends are chosen), `RolloutSettings`,
-`TenantSettings`, `LedgerSettings` and `StoreSettings`. Data and admin port are in `gateway/config/listeners.py`, pools in
-`gateway/config/pools.py`, issuers of JWTs in `gateway/config/auth.py`; checks across fields are in `gateway/config/checks.py`.
+`TenantSettings`, `LedgerSettings` and `StoreSettings`. Modules beside this one have the data and admin port (`listeners.py`), pools
+(`pools.py`), the answer cache (`cache.py`), issuers of JWTs (`auth.py`) and checks across fields (`checks.py`).
 
 Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
 numbers carry their unit in the name.
@@ -19,6 +19,7 @@ from domain.priority import CLASSES, Class
 from domain.strict import Strict
 from gateway.config.addresses import checked_docs_url, checked_hook_url, sqlite_file
 from gateway.config.auth import AuthSettings
+from gateway.config.cache import CacheSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
 from gateway.config.pools import PoolSettings, Region, checked_networks
 from gateway.config.secrets import File, SecretReference, SecretSettings
@@ -162,39 +163,6 @@ class LedgerSettings(Strict):
     retention_days: int = Field(
         default=400, ge=2, le=36_500, description="Days for which single requests are kept; daily totals are not deleted."
     )
-
-
-class CacheSettings(Strict):
-    """Where answers are kept that policies cache (`cache` of a policy file)."""
-
-    memory_bytes: int = Field(
-        default=64 * 1024**2,
-        ge=0,
-        le=64 * 1024**3,
-        description="Memory for kept answers, of all workers together; 0 keeps none, and equal requests still share one engine call. Not "
-        "used with `store`.",
-    )
-    store: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=4096,
-        description="Redis or Valkey in which workers and gateways share kept answers: `redis://…`, `rediss://…`, `unix:///socket`, "
-        "`redis+sentinel://…` or `redis+cluster://…`, as in `stores.counters`, but best a server of its own. Unset: each worker keeps its "
-        "own answers in memory.",
-    )
-    store_bytes_per_owner: int = Field(
-        default=256 * 1024**2,
-        ge=1024**2,
-        le=1024**4,
-        description="Bytes that the answers of one tenant or sharing group take in `store`, at most.",
-    )
-
-    @field_validator("store")
-    @classmethod
-    def _is_shared(cls, url: str | None) -> str | None:
-        if url is not None and parse_counter_url(url).kind in (StoreKind.MEMORY, StoreKind.EMBEDDED):
-            raise ValueError("names no server; leave it out to keep answers in memory, or write redis://host:port")
-        return url
 
 
 class ExplanationSettings(Strict):

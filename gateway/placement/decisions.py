@@ -429,7 +429,8 @@ class Decisions:
         if decision is None:
             return
         usage = record.usage
-        decision.cache = f"{record.cache}, not kept: {record.not_kept}" if record.not_kept else record.cache
+        not_kept = f", not kept: {record.not_kept}" if record.not_kept else ""
+        decision.cache = f"{record.cache}{f', similar: {record.resembled}' if record.resembled else ''}{not_kept}"
         decision.cache_age_s = record.cache_age_s
         decision.ended = Ended(
             record.outcome,

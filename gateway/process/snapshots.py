@@ -9,6 +9,7 @@ from backends.load_reports import PushState
 from backends.signals import Signals, standing
 from cache.ports import StoreFigures
 from domain.membership import Owner, SourceState
+from gateway.answers.cache import SimilarState
 from gateway.ledger.reconcile import LimitsState
 from gateway.ledger.writer import UsageLogState
 from gateway.placement.concurrency import LimitView
@@ -140,6 +141,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The queues of its pools."""
     answers: StoreFigures | None = None
     """Its answer cache."""
+    similar: SimilarState | None = None
+    """Its similar questions."""
     tasks: int = 0
     """Unfinished tasks of its event loop."""
 

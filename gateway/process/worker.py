@@ -226,6 +226,7 @@ class _Worker:
             guessed=await guessed_vocabularies_for(settings),
             answers=answer_cache,
         )
+        stack.push_async_callback(answer_cache.close)
         if (decision_log := decision_log_for(settings)) is not None:
             stack.push_async_callback(decision_log.close)
             deps.decisions.written = decision_log.note
@@ -336,7 +337,9 @@ class _Worker:
                 limits = self._books.state(len(deps.holds))
                 self._metrics.set_index(deps.pool_states.index.evicted)
                 self._metrics.set_limits(limits)
-                self._metrics.set_answers(deps.answers.store.figures())
+                self._metrics.set_answers(
+                    deps.answers.store.figures(), deps.answers.semantic.state().index if deps.answers.semantic else None
+                )
             metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
         return WorkerSnapshot(
             index=self._index,
@@ -356,6 +359,7 @@ class _Worker:
             ledger=ledger,
             limits=limits,
             answers=deps.answers.store.figures() if deps else None,
+            similar=deps.answers.semantic.state() if deps and deps.answers.semantic else None,
         )
 
 

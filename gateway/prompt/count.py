@@ -20,9 +20,13 @@ SLOW_BYTES: Final = 128 * 1024
 MAX_REMEMBERED: Final = 4096
 """Most counts kept: a request that is refused often comes again."""
 
+_Key = tuple[str, str, bytes]
+"""Pool, scope, and a digest of the request."""
+
 
 class PromptCounts:
-    """Counts the prompts of pools that have a tokenizer, and remembers the counts.
+    """Counts the prompts of pools that have a tokenizer, and remembers the counts by scope, so that no tenant learns from the time of a
+    request what another tenant has sent.
 
     Args:
         vocabularies: the vocabularies by pool name.
@@ -44,7 +48,7 @@ class PromptCounts:
         self._image_tokens = image_tokens or {}
         self._executor = executor
         self._loop = loop
-        self._known: OrderedDict[tuple[str, bytes], int | None] = OrderedDict()
+        self._known: OrderedDict[_Key, int | None] = OrderedDict()
 
     def exact(self, ask: Ask, pool: str) -> bool:
         """Whether a count of this prompt is the engine's own number, and not from above."""
@@ -62,7 +66,7 @@ class PromptCounts:
         if pool not in self.pools:
             return None
         vocabulary, image_tokens = self._vocabularies.get(pool), self._image_tokens.get(pool)
-        key = (pool, hashlib.blake2b(ask.fields, digest_size=16).digest())
+        key = (pool, scope, hashlib.blake2b(ask.fields, digest_size=16).digest())
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
@@ -76,11 +80,11 @@ class PromptCounts:
             counting.add_done_callback(lambda done: self._late(key, done))
             return None
 
-    def _late(self, key: tuple[str, bytes], done: "asyncio.Future[int | None]") -> None:
+    def _late(self, key: _Key, done: "asyncio.Future[int | None]") -> None:
         if not done.cancelled() and done.exception() is None:
             self._remember(key, done.result())
 
-    def _remember(self, key: tuple[str, bytes], count: int | None) -> int | None:
+    def _remember(self, key: _Key, count: int | None) -> int | None:
         self._known[key] = count
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)

@@ -106,7 +106,7 @@ async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story
     # a model whose adapter the pool does not have is refused by `choose`, where a fallback may answer
     absent = rule.lora and adapter is None
     if policy is None or absent or not worth_reading(ask, pool, policy.routing):
-        tokens = await deps.prompt_counts.count(ask, rule.pool, wait_s=BUDGET_S)
+        tokens = await deps.prompt_counts.count(ask, rule.pool, caller.tenant, wait_s=BUDGET_S)
     else:
         prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps, wait_s=BUDGET_S)
         if prompt.counted or prompt.late:

@@ -8,16 +8,16 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cache.answers import Answer
 from cache.eligible import ASKED, BROKEN, FORM, KEY, LONG, PURGED, USAGE, passes_by
 from cache.key import Target, exact_key, input_keys, scope_of
-from cache.policy import CachePolicy
+from cache.policy import CachePolicy, SemanticPolicy
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.usage import NO_USAGE, Usage
-from gateway.answers.controls import CacheControls, controls_of
+from gateway.answers.controls import CONTROL_HEADER, CacheControls, controls_of
 from gateway.answers.documents import NotKept, document_of
 from gateway.answers.embeddings import KnownInputs, asking_for, inputs_of, known_reply, shares, vectors_of
 from gateway.answers.flights import AskAgain, Receiver, SharedFlight, begun_by
@@ -29,9 +29,16 @@ from gateway.request.reply_headers import reply_headers
 from gateway.story import Story
 from policies.compile import ModelRule
 
+if TYPE_CHECKING:
+    from gateway.answers.semantic import SemanticCache
+
 HIT: Final = "hit-exact"
 PARTIAL: Final = "hit-partial"
+SIMILAR: Final = "hit-semantic"
 MISS: Final = "miss"
+STARTING: Final = "starting"
+"""The embedder and the index of similar questions are being made ready."""
+UNAVAILABLE: Final = "unavailable"
 MAX_ROUNDS: Final = 2
 """Flights that a request joins in vain before it asks an engine by itself."""
 MAX_VECTORS_BYTES: Final = 8 * 1024**2
@@ -57,6 +64,8 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
     policy = story.asked.tenant_policy
     settings = None if policy is None else policy.cache
     if settings is None or not settings.exact:
+        if CONTROL_HEADER in exchange.head.headers:  # the one wish that counts without a cache
+            _refuse_only(controls_of(exchange.head.headers))
         return ask, exchange
     controls = controls_of(exchange.head.headers, ask.cache)
     found = story.looked_up
@@ -85,7 +94,13 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
                 return ask, None
         flight = answers.flights.get(key)
         if flight is None or not flight.joinable or found.rounds >= MAX_ROUNDS:
-            break
+            if found.resembled or found.resembling is not None or settings.semantic is None or found.inputs is not None:
+                break
+            similar = await _similar(ask, settings.semantic, controls, story, deps)
+            if similar is not None:
+                await _give(similar, ask, settings, exchange, story, deps)
+                return ask, None
+            continue  # an equal request may have begun meanwhile, or ended
         try:
             await _join(flight, form, settings, exchange, story, deps)
         except AskAgain:
@@ -105,9 +120,40 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
         found.key = b""
         found.not_kept = KEY if controls.write else ASKED
         return ask, exchange
+    if settings.semantic is not None and not controls.read and found.inputs is None:
+        _question(ask, settings.semantic, story, deps)
     found.flight = begun_by(exchange, form, settings.max_answer_bytes if inputs is None else MAX_VECTORS_BYTES)
     deps.answers.flights.setdefault(key, found.flight)
     return ask, found.flight
+
+
+def _question(ask: Ask, settings: SemanticPolicy, story: Story, deps: Deps) -> "SemanticCache | None":
+    """Write down the question that a request asks, or why it is not looked up among similar ones; returns where to look."""
+    found, source = story.looked_up, deps.answers.semantic
+    semantic = None if source is None else source.ready()
+    if semantic is None:
+        found.resembled = STARTING if source is not None and not source.why else UNAVAILABLE
+        return None
+    assert found.scope is not None
+    assert found.target is not None
+    looked = semantic.asked(ask, found.scope, found.target, settings)
+    if isinstance(looked, str):
+        found.resembled = looked
+        return None
+    found.resembling = looked
+    return semantic
+
+
+async def _similar(ask: Ask, settings: SemanticPolicy, controls: CacheControls, story: Story, deps: Deps) -> Answer | None:
+    """The answer of a similar question; None, and written down why, where there is none."""
+    found, semantic = story.looked_up, _question(ask, settings, story, deps)
+    if semantic is None or found.resembling is None:
+        return None
+    similar = await semantic.look(found.resembling, found.owner, controls.max_age_s)
+    found.resembled = found.resembling.said
+    if similar is not None:
+        found.similarity = found.resembling.similarity
+    return similar
 
 
 async def _vectors_given(
@@ -144,6 +190,7 @@ def _name_answer(ask: Ask, rule: ModelRule, settings: CachePolicy, controls: Cac
     if ask.endpoint is Endpoint.EMBEDDINGS:
         inputs = inputs_of(ask)
         found.inputs = KnownInputs(inputs, input_keys(scope, target, ask, inputs), [None] * len(inputs))
+    found.scope, found.target = scope, target
     found.key = exact_key(scope, target, ask)
     return found.key
 
@@ -176,7 +223,8 @@ def _charged(usage: Usage, settings: CachePolicy) -> Usage:
 
 def _note_hit(usage: Usage, age_s: float, settings: CachePolicy, story: Story) -> None:
     found = story.looked_up
-    found.status, found.age_s, found.saved, found.hit = HIT, age_s, usage, _charged(usage, settings)
+    found.status = HIT if found.similarity is None else SIMILAR
+    found.age_s, found.saved, found.hit = age_s, usage, _charged(usage, settings)
     story.settled.status = 200
 
 
@@ -290,6 +338,9 @@ async def keep(ask: Ask, story: Story, deps: Deps) -> None:
         for key, document, of_it in documents
     ]
     await deps.answers.store.put(answers)
+    source = deps.answers.semantic
+    if found.resembling is not None and source is not None and (semantic := source.ready()) is not None:
+        semantic.learn(found.resembling, answers[0])
 
 
 def _documents(flight: SharedFlight, ask: Ask, settings: CachePolicy, story: Story, deps: Deps) -> list[tuple[bytes, bytes, Usage]]:

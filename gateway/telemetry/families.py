@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cache.eligible import NOT_KEPT, REASONS
+from cache.eligible import NOT_KEPT, REASONS, SIMILAR_REASONS
 from domain.ask import Endpoint
 from domain.faults import SOURCE, Kind, Source
 from domain.priority import WORDS
@@ -35,7 +35,7 @@ STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 TOKEN_TYPES: Final = ("prompt", "cached", "completion", "reasoning")
 CLOSINGS: Final = ("settle", "estimate", "release", "hit")
 CLOSING_AT: Final = {word: at for at, word in enumerate(CLOSINGS)}
-CACHE_RESULTS: Final = ("hit-exact", "hit-partial", "miss")
+CACHE_RESULTS: Final = ("hit-exact", "hit-partial", "hit-semantic", "miss")
 CACHE_BYPASSES: Final = (*REASONS, "rollout", "asked")
 LORA_RESULTS: Final = ("ok", "failed")
 CLASS_RESULTS: Final = (OK, *(source.value for source in Source))
@@ -331,6 +331,13 @@ CACHE_NOT_KEPT: Final = Family(
     split_label="reason",
     split=NOT_KEPT,
 )
+CACHE_SIMILAR: Final = Family(
+    "tidegate_cache_similar_missed_total",
+    "Requests that were looked up among similar questions, or would have been, and got no answer there.",
+    ("tenant",),
+    split_label="reason",
+    split=SIMILAR_REASONS,
+)
 CACHE_SAVED: Final = Family(
     "tidegate_cache_saved_tokens_total",
     "Tokens of hits that no engine computed.",
@@ -340,6 +347,14 @@ CACHE_SAVED: Final = Family(
 )
 CACHE_SAVED_COST: Final = Family(
     "tidegate_cache_saved_nanousd_total", "What hits would have cost more at an engine, in nano-dollars.", ("tenant",)
+)
+INDEX_LOSSES: Final = ("evicted", "away", "lost")
+"""Fields of `cache.semantic.ports.IndexFigures`."""
+CACHE_INDEX_LOST: Final = Family(
+    "tidegate_cache_index_losses_total",
+    "Questions that the index of similar questions did not keep, or was not asked for in time.",
+    split_label="reason",
+    split=INDEX_LOSSES,
 )
 CACHE_LOSSES: Final = ("evicted", "away", "lost", "refused")
 """Fields of `cache.ports.StoreFigures`."""
@@ -382,6 +397,7 @@ FAMILIES: Final = (
     DECISION_TIME,
     PREFIX_TOKENS,
     CACHE_LOST,
+    CACHE_INDEX_LOST,
     INDEX_EVICTED,
     QUEUE_WAIT,
     QUEUE_REFUSED,
@@ -393,6 +409,7 @@ FAMILIES: Final = (
     LOOKED_UP,
     CACHE_BYPASSED,
     CACHE_NOT_KEPT,
+    CACHE_SIMILAR,
     CACHE_SAVED,
     CACHE_SAVED_COST,
 )

@@ -18,8 +18,9 @@ from typing import Final
 import msgspec
 
 from backends.lora.loader import LoadDone
-from cache.eligible import NOT_KEPT
+from cache.eligible import NOT_KEPT, SIMILAR_REASONS
 from cache.ports import StoreFigures
+from cache.semantic.ports import IndexFigures
 from domain.usage import NO_USAGE
 from gateway.ledger.reconcile import LimitsState
 from gateway.queue.refusals import REFUSALS, SERVED
@@ -29,12 +30,14 @@ from gateway.telemetry.families import (
     ATTEMPTS,
     CACHE_BYPASSED,
     CACHE_BYPASSES,
+    CACHE_INDEX_LOST,
     CACHE_LOSSES,
     CACHE_LOST,
     CACHE_NOT_KEPT,
     CACHE_RESULTS,
     CACHE_SAVED,
     CACHE_SAVED_COST,
+    CACHE_SIMILAR,
     CLASS_RESULT_AT,
     CLASSES,
     CLOSING_AT,
@@ -56,6 +59,7 @@ from gateway.telemetry.families import (
     HEDGES,
     HOLDS,
     INDEX_EVICTED,
+    INDEX_LOSSES,
     INTER_TOKEN,
     KV_BATCHES,
     KV_GAPS,
@@ -191,6 +195,7 @@ def count_policy(cells: Mapping[str, Cells], record: Record, models: frozenset[s
 
 
 _RESULT_AT: Final[Mapping[str, int]] = {result: at for at, result in enumerate(CACHE_RESULTS)}
+_SIMILAR_AT: Final[Mapping[str, int]] = {reason: at for at, reason in enumerate(SIMILAR_REASONS)}
 _BYPASS_AT: Final[Mapping[str, int]] = {f"bypass:{reason}": at for at, reason in enumerate(CACHE_BYPASSES)}
 
 
@@ -202,6 +207,8 @@ def count_cache(cells: Mapping[str, Cells], record: Record, tenant: str) -> None
         cells[CACHE_BYPASSED.name].cell((tenant,))[at] += 1
     if record.not_kept:
         cells[CACHE_NOT_KEPT.name].cell((tenant,))[NOT_KEPT.index(record.not_kept)] += 1
+    if record.resembled:
+        cells[CACHE_SIMILAR.name].cell((tenant,))[_SIMILAR_AT[record.resembled.partition(":")[0]]] += 1
     if record.saved is not NO_USAGE:
         saved = cells[CACHE_SAVED.name].cell((tenant,))
         saved[0] += record.saved.prompt_tokens
@@ -415,9 +422,11 @@ class Metrics:
         cell[0] += predicted
         cell[1] += actual
 
-    def set_answers(self, figures: StoreFigures) -> None:
-        """Sets the numbers that the store of the answer cache counts for itself since the start."""
+    def set_answers(self, figures: StoreFigures, index: IndexFigures | None = None) -> None:
+        """Sets the numbers that the store of the answer cache, and the index of similar questions, count for themselves since the start."""
         self._cells[CACHE_LOST.name].cell(())[:] = [getattr(figures, reason) for reason in CACHE_LOSSES]
+        if index is not None:
+            self._cells[CACHE_INDEX_LOST.name].cell(())[:] = [getattr(index, reason) for reason in INDEX_LOSSES]
 
     def set_index(self, evicted: int) -> None:
         """Sets the number of blocks that the prefix index has evicted since the start; the index counts for itself."""

@@ -45,6 +45,7 @@ from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
 from gateway.wiring.answers import answers_in_memory
+from gateway.wiring.semantic import SemanticOnDemand
 from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
@@ -167,7 +168,7 @@ def deps_for(
     watch = Watch()
     # derived, so that one secret configures both and neither reveals the other
     salt_secret = hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest()
-    return Deps(
+    deps = Deps(
         live=live,
         clock=time.monotonic,
         wall=time.time,
@@ -213,6 +214,8 @@ def deps_for(
         tokens=tokens,
         answers=answers if answers is not None else answers_in_memory(settings, pepper),
     )
+    deps.answers.semantic = SemanticOnDemand(settings, deps)
+    return deps
 
 
 def _abilities(pool: PoolSettings) -> Abilities:

@@ -96,6 +96,14 @@ async def test_a_miss_says_why_its_answer_was_not_kept() -> None:
         assert [record.not_kept for record in await running.recorded(1)] == ["key"]
 
 
+async def test_a_request_that_allows_kept_answers_alone_asks_no_engine_where_nothing_is_cached() -> None:
+    async with SimEngine(SimSettings(models=("sim",))) as engine, gateway(engine.url) as running, running.client() as client:
+        refused = await ask(client, {"cache-control": "only-if-cached"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (504, "not_cached")
+        assert (await ask(client, {"cache-control": "no-cache"})).status_code == 200
+        assert engine.count == 1
+
+
 async def test_a_streamed_answer_serves_a_plain_request() -> None:
     async with cached() as (engine, running), running.client() as client:
         first = await stream(client, **GREEDY)

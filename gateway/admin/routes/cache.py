@@ -8,9 +8,10 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
-from cache.eligible import NOT_KEPT
+from cache.eligible import NOT_KEPT, SIMILAR_REASONS
 from cache.policy import GroupName
 from cache.ports import Selection
+from cache.semantic.ports import IndexFigures
 from domain.cache_purges import CachePurge
 from domain.strict import Strict
 from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
@@ -27,6 +28,7 @@ from gateway.telemetry.families import (
     CACHE_RESULTS,
     CACHE_SAVED,
     CACHE_SAVED_COST,
+    CACHE_SIMILAR,
     LOOKED_UP,
     Family,
 )
@@ -35,6 +37,7 @@ from tenancy.money import dollars_of
 router = APIRouter(route_class=GuardedRoute, tags=["Cache"])
 
 MAX_BEFORE_UNIX: Final = 1e11
+NO_INDEX: Final = IndexFigures(kind="")
 
 
 class TenantCacheShown(BaseModel):
@@ -43,9 +46,11 @@ class TenantCacheShown(BaseModel):
     tenant: str = Field(description="`_other` stands for tenants beyond the bound on labels of metrics.")
     hits: int
     partial_hits: int = Field(description="Requests for embeddings of which some inputs were known.")
+    semantic_hits: int = Field(description="Requests that got the answer of a similar question.")
     misses: int
     bypassed: dict[str, int] = Field(description="Requests that passed by the cache, by reason.")
     not_kept: dict[str, int] = Field(description="Misses whose answers were not kept, by reason (docs/reference/cache.md).")
+    not_similar: dict[str, int] = Field(description="Why similar questions gave no answer (docs/reference/cache.md).")
     saved_prompt_tokens: int
     saved_completion_tokens: int
     saved_usd: str = Field(description="What the hits would have cost more at an engine, in dollars.")
@@ -64,11 +69,25 @@ class CacheStoreShown(BaseModel):
     refused: int = Field(description="Entries of the shared store that were damaged, or sealed with another pepper.")
 
 
+class SimilarShown(BaseModel):
+    """The similar questions of one worker."""
+
+    worker: int
+    state: str = Field(description="`unused` while no request has asked for them, `starting`, `ready`, or why they cannot be had.")
+    kind: str = Field(description="`memory`, or `postgres` for `cache.semantic.index`; empty unless `ready`.")
+    questions: int = Field(description="Questions in memory.")
+    bytes: int
+    evicted: int = Field(description="Questions that had to make room.")
+    away: int = Field(description="Look-ups that were misses because the shared index was away or slow.")
+    lost: int = Field(description="Questions that the index could not keep.")
+
+
 class CacheShown(BaseModel):
     """The cache."""
 
     tenants: list[TenantCacheShown]
     workers: list[CacheStoreShown] = Field(description="Not for tenant-admins.")
+    similar: list[SimilarShown] = Field(description="Not for tenant-admins.")
 
 
 class OwnedAnswers(Strict):
@@ -163,7 +182,12 @@ async def show(call: Asking) -> Response:
         for worker in workers
         if worker.answers is not None and call.tenant is None
     ]
-    return answer(200, CacheShown(tenants=shown, workers=stores).model_dump())
+    similar = [
+        SimilarShown(worker=worker.index, state=worker.similar.state, **msgspec.structs.asdict(worker.similar.index or NO_INDEX))
+        for worker in workers
+        if worker.similar is not None and call.tenant is None
+    ]
+    return answer(200, CacheShown(tenants=shown, workers=stores, similar=similar).model_dump())
 
 
 @router.post("/cache/purge", status_code=202, response_model=PurgeAccepted, responses=POST_ERRORS, summary="Remove kept answers")
@@ -244,8 +268,8 @@ async def _existing(call: AdminCall, wanted: OwnedAnswers) -> str:
 
 def _by_tenant(workers: Iterable[WorkerSnapshot]) -> Mapping[str, TenantCacheShown]:
     results = _sums(workers, LOOKED_UP)
-    families = (CACHE_BYPASSED, CACHE_NOT_KEPT, CACHE_SAVED, CACHE_SAVED_COST)
-    bypassed, not_kept, saved, costs = (_sums(workers, family) for family in families)
+    families = (CACHE_BYPASSED, CACHE_NOT_KEPT, CACHE_SIMILAR, CACHE_SAVED, CACHE_SAVED_COST)
+    bypassed, not_kept, similar, saved, costs = (_sums(workers, family) for family in families)
     shown = {}
     for tenant in {*results, *bypassed}:
         by_result = dict(zip(CACHE_RESULTS, results.get(tenant, [0.0] * len(CACHE_RESULTS)), strict=True))
@@ -254,9 +278,11 @@ def _by_tenant(workers: Iterable[WorkerSnapshot]) -> Mapping[str, TenantCacheSho
             tenant=tenant,
             hits=int(by_result["hit-exact"]),
             partial_hits=int(by_result["hit-partial"]),
+            semantic_hits=int(by_result["hit-semantic"]),
             misses=int(by_result["miss"]),
             bypassed=_by_reason(CACHE_BYPASSES, bypassed.get(tenant, ())),
             not_kept=_by_reason(NOT_KEPT, not_kept.get(tenant, ())),
+            not_similar=_by_reason(SIMILAR_REASONS, similar.get(tenant, ())),
             saved_prompt_tokens=int(prompt),
             saved_completion_tokens=int(completion),
             saved_usd=dollars_of(int(costs.get(tenant, (0.0,))[0])),

@@ -160,6 +160,10 @@ async def stop(call: Posting) -> Response:
     return await _signalled(call, signal.SIGTERM, "gateway.stop")
 
 
+WELL: Final = frozenset({"unused", "starting", "ready"})
+"""States of similar questions that need no look."""
+
+
 def warnings(workers: list[WorkerSnapshot], supervision: Supervision) -> list[str]:
     """What needs a look, in words."""
     found = [f"{slot.name} ended {slot.streak} times lately ({slot.last_end})" for slot in supervision.slots if slot.streak]
@@ -175,6 +179,8 @@ def warnings(workers: list[WorkerSnapshot], supervision: Supervision) -> list[st
         if worker.ledger is not None and worker.ledger.dropped:
             found.append(f"{name} lost {worker.ledger.dropped} usage events")
     found += dict.fromkeys(warning for worker in workers for warning in worker.policies.warnings)
+    states = [worker.similar.state for worker in workers if worker.similar is not None]
+    found += dict.fromkeys(f"similar questions cannot be looked up: {state}" for state in states if state not in WELL)
     if len({worker.policies.digest for worker in workers if worker.state == "ready"}) > 1:
         found.append("the workers have different policies; they were changed a moment ago, or a worker cannot read them")
     return found

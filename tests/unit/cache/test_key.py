@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from cache.key import DIGEST_BYTES, WITHOUT_EFFECT, Scope, Target, exact_key, scope_of
+from cache.fields import WITHOUT_EFFECT
+from cache.key import DIGEST_BYTES, Scope, Target, exact_key, scope_of
 from domain.ask import Ask, Endpoint
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.http.openai import interpret

@@ -9,7 +9,7 @@ import tokenizers
 import yaml
 
 from backends.lora.digest import lora_digest
-from gateway.cli import app
+from gateway.cli import app, similar_questions
 from gateway.cli.check import check, command_sections, reference_sections, schemas
 from gateway.config.load import load_settings
 from gateway.prompt.vocabulary import load_vocabulary
@@ -294,6 +294,37 @@ def test_what_loads_and_is_hardly_meant_is_a_note(site):
     assert "note: http://10.0.0.1:8000 is in the pools chat, other: each of them takes the engine's whole capacity" in result.stderr
     closed = "note: policies/acme.yaml:2:1: models: the policy of tenant acme has no model, so every request is refused; list models"
     assert closed in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("semantic", "said"),
+    [
+        ("{}", "wrong_per_hit 1.0% is what it aims at"),
+        ("{decision: threshold, threshold: 0.85}", "nothing bounds the wrong ones; with a threshold of 0.8"),
+    ],
+)
+def test_a_policy_that_answers_similar_questions_is_told_how_many_answers_were_wrong(site, monkeypatch, semantic, said):
+    text = f"tenant: acme\nmodels: [{{name: m, pool: chat}}]\ncache: {{semantic: {semantic}}}\n"
+    (site / "policies" / "acme.yaml").write_text(text)
+    for command in (["check"], ["policy", "check"]):
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+        assert "note: the policy of tenant acme answers similar questions: " + said in done.stderr
+        assert "extra semantic" not in done.stderr
+    monkeypatch.setattr(similar_questions, "PACKAGES", ("no_such_package",))
+    assert "similar questions need the extra semantic, which is not installed here" in run("check").stderr
+
+
+def test_the_figures_of_similar_questions_are_those_of_the_bench():
+    rows = json.loads((ROOT / "bench" / "results" / "cache.json").read_text())
+    found = {(row["subject"], row["metric"]): row["value"] for row in rows}
+    for name, (wrong, upper) in similar_questions.MEASURED.items():
+        subject = f"verified; {name}, kept-away"
+        assert round(100 * found[subject, "wrong_per_hit"], 2) == wrong
+        assert round(100 * found[subject, "wrong_per_hit_upper"], 2) == upper
+    for threshold, shares in similar_questions.STATIC.items():
+        subjects = [f"guard + threshold {threshold:.2f}; {name}, kept-away" for name in similar_questions.MEASURED]
+        assert [round(100 * found[subject, "wrong_per_hit"], 1) for subject in subjects] == list(shares)
 
 
 def test_a_policy_of_a_tenant_that_the_database_lacks_is_a_note(site):

@@ -111,6 +111,7 @@ OWN_VERBS = {
     "state",
     "stats",
     "verify",
+    "warm",
 }
 """Verbs of one group: a new one is a choice, never a second word for one of those above."""
 

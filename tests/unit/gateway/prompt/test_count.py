@@ -59,6 +59,16 @@ async def test_what_cannot_be_read_is_asked_once() -> None:
     assert len(calls) == 1
 
 
+async def test_a_count_is_remembered_for_its_own_tenant_alone() -> None:
+    """Else a tenant's request would be the faster for another tenant's having sent the same."""
+    asked = []
+    with ThreadPoolExecutor(1) as executor:
+        counts = PromptCounts({"chat": Vocabulary(lambda one: len(asked) + 5)}, executor, asyncio.get_running_loop())
+        for scope in ("acme", "bolt", "acme", "bolt"):
+            asked.append((scope, await counts.count(ask(10), "chat", scope)))
+    assert asked == [("acme", 5), ("bolt", 6), ("acme", 5), ("bolt", 6)]
+
+
 async def test_a_late_count_is_there_the_next_time() -> None:
     go = threading.Event()
 

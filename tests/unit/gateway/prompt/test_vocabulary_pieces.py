@@ -166,5 +166,29 @@ def test_memory_is_bounded_and_the_piece_unused_for_longest_goes_first() -> None
     assert cache.get(b"0") is None
 
 
+def test_the_library_remembers_no_words_for_all_tenants() -> None:
+    """`bench.cache.channel` measures what comes of it; here it is only the calls, because the memory shows itself in times alone."""
+    told: list[tuple[str, int]] = []
+
+    class Watched:
+        def _clear_cache(self) -> None:
+            told.append(("clear", 0))
+
+        def _resize_cache(self, capacity: int) -> None:
+            told.append(("resize", capacity))
+
+    class Made:
+        """A tokenizer whose model is watched."""
+
+        model = Watched()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(tokenizer("byte-level"), name)
+
+    Pieces(Made())
+    assert told == [("clear", 0), ("resize", 0)]
+
+
 def test_the_library_still_offers_what_is_relied_on() -> None:
     assert hasattr(tokenizers.Tokenizer, "encode_batch_fast")
+    assert all(hasattr(model, name) for model in (models.BPE, models.Unigram) for name in ("_clear_cache", "_resize_cache"))

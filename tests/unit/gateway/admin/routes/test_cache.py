@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from cache.ports import Selection, StoreFigures
+from cache.semantic.ports import IndexFigures
 from domain.usage import NO_USAGE, Usage
-from gateway.answers.cache import cache_secret, digest_of_user
+from gateway.answers.cache import SimilarState, cache_secret, digest_of_user
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.record import Record
 from gateway.telemetry.metrics import Metrics
@@ -82,9 +83,13 @@ def observed() -> Metrics:
         saved=usage,
         saved_nanousd=1_500_000_000,
     )
-    for record in (hit, hit, *(_with(hit, cache=word) for word in ("miss", "hit-partial", "bypass:tools", "bypass:tools", "bypass:asked"))):
+    for record in (
+        hit,
+        hit,
+        *(_with(hit, cache=word) for word in ("miss", "hit-partial", "hit-semantic", "bypass:tools", "bypass:tools", "bypass:asked")),
+    ):
         metrics.observe(record)
-    metrics.observe(_with(hit, tenant="bolt", cache="miss", not_kept="length"))
+    metrics.observe(_with(hit, tenant="bolt", cache="miss", not_kept="length", resembled="differs:numbers"))
     return metrics
 
 
@@ -94,8 +99,9 @@ def _with(record: Record, **fields: Any) -> Record:
 
 async def test_what_the_cache_did_is_shown_by_tenant(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     async def workers(_: object) -> list[WorkerSnapshot]:
+        similar = SimilarState("ready", IndexFigures(kind="memory", questions=5, bytes=6000))
         figures = StoreFigures(kind="memory", entries=3, bytes=900, evicted=1)
-        of_each = {"pid": 1, "state": "ready", "started_at": 0.0, "metrics": observed().snapshot(0), "answers": figures}
+        of_each = {"pid": 1, "state": "ready", "started_at": 0.0, "metrics": observed().snapshot(0), "answers": figures, "similar": similar}
         return [WorkerSnapshot(index=index, **of_each) for index in range(2)]
 
     monkeypatch.setattr(Processes, "workers", workers)
@@ -104,22 +110,25 @@ async def test_what_the_cache_did_is_shown_by_tenant(admin: Admin, monkeypatch: 
         "tenant": "acme",
         "hits": 4,
         "partial_hits": 2,
+        "semantic_hits": 2,
         "misses": 2,
         "bypassed": {"tools": 4, "asked": 2},
         "not_kept": {},
+        "not_similar": {},
         "saved_prompt_tokens": 400,
         "saved_completion_tokens": 80,
         "saved_usd": "6.00",
     }
     assert shown["tenants"][0] == acme
     assert [one["tenant"] for one in shown["tenants"]] == ["acme", "bolt"]
-    assert shown["tenants"][1]["not_kept"] == {"length": 2}
+    assert (shown["tenants"][1]["not_kept"], shown["tenants"][1]["not_similar"]) == ({"length": 2}, {"differs": 2})
     assert [(one["worker"], one["kind"], one["entries"], one["bytes"]) for one in shown["workers"]] == [
         (0, "memory", 3, 900),
         (1, "memory", 3, 900),
     ]
+    assert [(one["worker"], one["state"], one["questions"]) for one in shown["similar"]] == [(0, "ready", 5), (1, "ready", 5)]
     own = (await admin.client.get(f"{API}/cache", headers=bearer("tenant-admin"))).json()
-    assert own == {"tenants": [acme], "workers": []}
+    assert own == {"tenants": [acme], "workers": [], "similar": []}
 
 
 ENTRIES = f"{API}/cache/entries"

@@ -1,0 +1,1 @@
+"""What the answer cache costs and how well it decides."""
