@@ -24,6 +24,9 @@ MAX_DB: Final = 1_000_000
 MAX_HOSTS: Final = 64
 SCHEMES: Final = "memory://, valkey+embedded://, redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
 
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""The names of this host. No other address of 127.0.0.0/8 is among them, so that a tunnel to a store elsewhere can have one."""
+
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]{1,253}))(?::([0-9]{1,5}))?")
 _SERVICE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -43,6 +46,11 @@ class Address(msgspec.Struct, frozen=True, order=True):
 
     host: str
     port: int
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether the server runs on the gateway's own host: behind a socket file, or under one of the names in `LOOPBACK`."""
+        return not self.port or self.host.lower() in LOOPBACK
 
     def __str__(self) -> str:
         if not self.port:

@@ -219,7 +219,10 @@ def _whole(port: int) -> bool:
 
 
 class FaultProxy:
-    """A TCP proxy on loopback, to a port or a unix socket, whose replies can be late, or never come."""
+    """A TCP proxy, to a port or a unix socket, whose replies can be late, or never come. It stands for a network: it listens on an address
+    of loopback that the gateway does not take for its own host (`tenancy.counter_url.LOOPBACK`)."""
+
+    HOST = "127.0.0.2"
 
     def __init__(self, to: int | Path) -> None:
         self._to = to
@@ -230,8 +233,13 @@ class FaultProxy:
         self._server: asyncio.Server | None = None
         self._pumps: set[asyncio.Task[None]] = set()
 
+    @property
+    def url(self) -> str:
+        """The URL of the counter store behind the proxy."""
+        return f"redis://{self.HOST}:{self.port}"
+
     async def __aenter__(self) -> "FaultProxy":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, self.HOST, 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

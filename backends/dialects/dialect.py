@@ -105,6 +105,9 @@ class Dialect(msgspec.Struct, frozen=True):
     mistakes: tuple[CallerMistake, ...] = ()
     """Mistakes of callers that its engines answer with a status of 500 and more."""
 
+    usage_of_each_choice: bool = False
+    """Whether it reports the usage of each choice by itself: of a stream one report for each, of a plain reply that of the first alone."""
+
     ids_from_requests: bool = False
     """Whether it makes the `id` of a reply from the request's `x-request-id`, with the endpoint's prefix in front."""
 

@@ -56,5 +56,6 @@ DIALECT: Final = Dialect(
     fields=Fields(refuses={**VLLM_ALONE, "echo": ""}, structure=LLAMACPP, thinking=ThinkingFields(from_effort=True)),
     drains="cuts answers in flight",
     mistakes=MISTAKES,
+    usage_of_each_choice=True,
     proven=True,
 )

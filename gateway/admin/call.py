@@ -29,6 +29,7 @@ from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
 from gateway.placement.explain import Explaining
 from gateway.process.snapshots import Supervision, WorkerSnapshot
+from gateway.rollouts.aborts import RolloutAborts
 from gateway.sync.policies import Reloading
 from gateway.sync.revocations import PendingRevocations
 from policies.compile import PolicySet
@@ -317,6 +318,8 @@ class Parts:
     """The key of an id in the last known directory, for outages of the database."""
     pending: PendingRevocations | None = None
     """Keeps revocations that the database cannot take; None where the API belongs to no gateway."""
+    aborts: RolloutAborts | None = None
+    """Ends rollouts that the database cannot write; None where the API belongs to no gateway."""
     gateway: GatewayProcesses | None = None
     """None where the API belongs to no gateway."""
     docs_url: str = ""

@@ -13,6 +13,7 @@ from gateway.cli.connection import DEFAULT_CONFIG, Config, GatewayOptions
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import AsJson, OutputOptions, err, out, print_json
 from gateway.config.load import load_settings
+from gateway.config.pools import PoolSettings
 from policies.prompts.folder import names_in
 from policies.rollout.document import RolloutDocument
 from policies.rollout.plan import RolloutStep, StepNeeds
@@ -33,12 +34,11 @@ Name = Annotated[str, typer.Argument(help="The rollout's name.")]
 @rollout_app.command("check")
 def check(file: File, config: Config = DEFAULT_CONFIG) -> None:
     """Read a rollout file, and print what it means or every mistake with line and key. Without a settings file, whether pools exist is
-    left open. Exit codes: 0 it can be started, 1 it cannot.
+    left open. A note says where adapters registered over the admin API decide. Exit codes: 0 it can be started, 1 it cannot.
     """
     document, located = _read(file)
-    if config.exists():
-        _check_pools(document, located, config)
-    for line in _meaning(document):
+    notes = _check_targets(document, located, config) if config.exists() else []
+    for line in (*_meaning(document), *notes):
         out.print(line, markup=False, soft_wrap=True)
 
 
@@ -105,7 +105,10 @@ def abort(
     gateway: GatewayOptions,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is written down.")],
 ) -> None:
-    """Back to the baseline. New requests go there within a second, those that run on the canary end there."""
+    """Back to the baseline. New requests go there within a second, those that run on the canary end there.
+
+    While the database is away, the gateway that is asked does so alone and writes it down later: ask each gateway.
+    """
     _decide(gateway, name, "abort", {"reason": reason})
 
 
@@ -124,6 +127,13 @@ def close(
 
 def _decide(gateway: GatewayOptions, name: str, decision: str, body: dict[str, str] | None = None) -> None:
     rollout = gateway.api().post(f"{ROLLOUTS}/{segment(name)}/{decision}", body)
+    if rollout.get("pending"):
+        here = (
+            f"{rollout['name']}: the database is away; this gateway sends its traffic to {rollout['baseline']} now and writes it down later"
+        )
+        for line in (here, "  ask every other gateway on the database too: it goes on until the database is back"):
+            out.print(line, markup=False, soft_wrap=True)
+        return
     for line in (_line(rollout), f"  {rollout['reason']}"):
         out.print(line, markup=False, soft_wrap=True)
 
@@ -137,7 +147,8 @@ def _read(file: Path) -> tuple[RolloutDocument, Located]:
         raise typer.Exit(1) from None
 
 
-def _check_pools(document: RolloutDocument, located: Located, config: Path) -> None:
+def _check_targets(document: RolloutDocument, located: Located, config: Path) -> list[str]:
+    """Check pools or prompts against the settings file; returns notes on what only the gateway knows. Ends the command at a mistake."""
     try:
         settings = load_settings(config)
         known = {pool.name for pool in settings.pools} if document.of == "pool" else names_in(settings.prompts_dir)
@@ -146,14 +157,33 @@ def _check_pools(document: RolloutDocument, located: Located, config: Path) -> N
         named = {key: getattr(document, key) for key in ("baseline", "canary")}
         if unknown := [located.problem((key,), problem, listed) for key, name in named.items() if name not in known]:
             raise ConfigError(unknown)
-        if document.of == "pool":
-            adapters = {pool.name: {lora.name for lora in pool.loras} for pool in settings.pools}
-            if missing := sorted(adapters[document.baseline] - adapters[document.canary]):
-                text = f"pool {document.canary!r} lacks adapter {missing[0]!r}, which pool {document.baseline!r} has"
-                raise ConfigError([located.problem(("canary",), text, "add it to the pool's `loras` in the settings")])
+        if document.of != "pool":
+            return []
+        by_name = {pool.name: pool for pool in settings.pools}
+        return _adapter_notes(by_name[document.baseline], by_name[document.canary], located)
     except ConfigError as error:
         err.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
+
+
+def _adapter_notes(baseline: PoolSettings, canary: PoolSettings, located: Located) -> list[str]:
+    """Notes where adapters registered over the admin API decide whether the rollout starts: the settings file does not have those.
+
+    Raises:
+        ConfigError: the canary lacks an adapter of the baseline, and takes no registrations.
+    """
+    missing = sorted({lora.name for lora in baseline.loras} - {lora.name for lora in canary.loras})
+    if missing and canary.lora_folder is None:
+        text = f"pool {canary.name!r} lacks adapter {missing[0]!r}, which pool {baseline.name!r} has"
+        raise ConfigError([located.problem(("canary",), text, "add it to the pool's `loras` in the settings")])
+    if missing:
+        lacks = f"{missing[0]!r}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}, which pool {baseline.name!r} has"
+        where = "adapters registered over the admin API are not known here, and start refuses it unless registered (tidegate lora list)"
+        return [f"note: pool {canary.name!r} has no adapter {lacks}, in the settings; {where}"]
+    if baseline.lora_folder is not None:
+        where = "are not known here; start refuses it unless the canary has each of them too (tidegate lora list)"
+        return [f"note: adapters registered over the admin API for pool {baseline.name!r} {where}"]
+    return []
 
 
 def _meaning(document: RolloutDocument) -> Iterator[str]:

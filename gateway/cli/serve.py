@@ -4,7 +4,7 @@ import os
 import sys
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, cast, get_args
 
 import structlog
 import typer
@@ -18,6 +18,8 @@ from policies.load import load_policies
 from policies.yaml.located import ConfigError
 
 FORM_VARIABLE: Final = "TIDEGATE_LOG_FORMAT"
+LogForm = Literal["json", "console"]
+"""Lines for programs, or for people."""
 
 console = Console(stderr=True, highlight=False)
 
@@ -32,12 +34,13 @@ def serve(
         bool, typer.Option("--new-pepper", help="Start though the pepper verifies none of the database's keys; each has to be rotated.")
     ] = False,
     log_format: Annotated[
-        Literal["json", "console"] | None,
+        LogForm | None,
         typer.Option(help=f"Lines on stderr for programs or for people; default: {FORM_VARIABLE}, else console on a terminal, else json."),
     ] = None,
 ) -> None:
     """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts all processes but the first one by
     one, SIGUSR2 that one as well, with new code."""
+    form = log_form(log_format, os.environ.get(FORM_VARIABLE, ""), terminal=sys.stderr.isatty())
     reading = read_settings(config, os.environ)
     try:
         settings = reading.settings
@@ -50,7 +53,6 @@ def serve(
     except ConfigError as error:
         console.print(linked(str(error), docs_base(reading.docs_url, os.environ)), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    form = log_format or os.environ.get(FORM_VARIABLE) or ("console" if sys.stderr.isatty() else "json")
     write_for_people(form == "console")
     from gateway.process.launch import launch
 
@@ -59,6 +61,27 @@ def serve(
         for warning in reading.warnings:
             structlog.get_logger("tidegate.config").warning("unknown variable", reason=warning)
     raise typer.Exit(launch(config, settings, run_dir, rehearse=rehearse, new_pepper=new_pepper))
+
+
+def log_form(option: LogForm | None, variable: str, *, terminal: bool) -> LogForm:
+    """The form of the process log: the option's, else that of the variable `TIDEGATE_LOG_FORMAT`, else by where stderr goes.
+
+    Args:
+        variable: the variable's value; empty where it is not set.
+        terminal: whether stderr is a terminal.
+
+    Raises:
+        typer.Exit: the variable is needed, and names no form; what to write is printed.
+    """
+    if option is not None:
+        return option
+    if not variable:
+        return "console" if terminal else "json"
+    for form in get_args(LogForm):
+        if variable == form:
+            return cast("LogForm", form)
+    console.print(f"{FORM_VARIABLE}: {variable[:64]!r} is no form of the log; write json or console", markup=False, soft_wrap=True)
+    raise typer.Exit(1)
 
 
 def version() -> None:

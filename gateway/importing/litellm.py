@@ -63,7 +63,10 @@ _DESCRIPTIVE: Final = re.compile(
 )
 """Keys of `model_info` that only describe the model; engines report these facts themselves."""
 _PATTERN: Final = "is a pattern; models are named one by one: write one entry for each model that the engine lists at /v1/models"
-_SERVED_MODES: Final = (None, "chat", "completion", "embedding")
+KINDS: Final = ("chat", "completion", "embedding", "rerank")
+"""Values of `model_info.mode` that are a pool's `kind` under the same name."""
+CONTENT: Final = {"supports_vision": "image", "supports_audio_input": "audio", "supports_video_input": "video"}
+"""The pool's `modalities` beside `text`, by the keys of `model_info` that say them."""
 _PARAMETER: Final = "requests go on as callers send them; give the engine its own defaults"
 _WHY: Final = {
     "order": "backends are chosen by their load, not in an order",
@@ -103,6 +106,8 @@ class PoolNames(msgspec.Struct):
     backends: set[str] = set()
     same: dict[Any, str] = {}
     """Pools by model, dialect, key and engines."""
+    told: dict[str, dict[str, Any]] = {}
+    """`kind` and `modalities` by pool, where the source says them."""
 
 
 def carry_models(source: Located, plan: ImportPlan) -> None:
@@ -137,8 +142,8 @@ def _deployment(source: Located, plan: ImportPlan, path: Path_, entry: dict[str,
     if dialect is None or not served or "*" in served:
         plan.leave(source, (*at, "model"), "is no self-hosted engine with OpenAI's API (hosted_vllm/…, or openai/… with api_base)")
         return None
-    if info.get("mode") not in _SERVED_MODES:
-        plan.leave(source, (*path, "model_info", "mode"), "is no chat, completion or embedding model")
+    if info.get("mode") is not None and info["mode"] not in KINDS:
+        plan.leave(source, (*path, "model_info", "mode"), "is no chat, completion, embedding or rerank model")
         return None
     url = _url(source, plan, at, params)
     if url is None:
@@ -176,7 +181,7 @@ def _leave_unknown(
     for key in info:
         if key not in COSTS and key != "max_input_tokens" and not _DESCRIPTIVE.fullmatch(key):
             plan.leave(source, (*path, "model_info", key), "has no counterpart")
-    described = [key for key in info if _DESCRIPTIVE.fullmatch(key) and key != "id"]
+    described = [key for key in info if _DESCRIPTIVE.fullmatch(key) and key not in ("id", "mode") and not (key in CONTENT and info[key])]
     if described:
         plan.note(source, (*path, "model_info"), f"{', '.join(described)}: description of the model; needs no setting, the engines say it")
     for key in entry:
@@ -210,6 +215,13 @@ def _pool(source: Located, plan: ImportPlan, name: str, deployments: list[Deploy
     served, dialect = deployments[0].served, deployments[0].dialect
     secret = _engine_key(source, plan, name, deployments)
     mark = (served, dialect, secret, frozenset(d.url for d in deployments))
+    told = _told(source, plan, deployments)
+    if mark in names.same and told and told != (known := names.told[names.same[mark]]):
+        if known:
+            plan.leave(source, (*deployments[0].at[:-1], "model_info"), f"says otherwise of the engines of pool {names.same[mark]!r}")
+        else:
+            known.update(told)
+            next(pool for pool in plan.pools if pool["name"] == names.same[mark]).update(told)
     if mark not in names.same:
         pool = names.same[mark] = slug(name, names.pools)
         backends: list[dict[str, Any]] = [
@@ -219,16 +231,43 @@ def _pool(source: Located, plan: ImportPlan, name: str, deployments: list[Deploy
             tokens = _context(source, plan, d)
             if tokens is not None:
                 backend["context_tokens"] = tokens
-        entry: dict[str, Any] = {"name": pool, "model": served, "dialect": dialect}
+        names.told[pool] = told
+        entry: dict[str, Any] = {"name": pool, "model": served, "dialect": dialect, **told}
         plan.pools.append(entry | ({"api_key": {"env": secret}} if secret else {}) | {"backends": backends})
     return names.same[mark]
+
+
+def _told(source: Located, plan: ImportPlan, deployments: list[Deployment]) -> dict[str, Any]:
+    """What the model list tells callers of a pool (`kind`, `modalities`), where none of its deployments says otherwise of itself."""
+    told: dict[str, Any] = {}
+    saying = [d for d in deployments if d.info.get("mode") is not None]
+    modes = {d.info["mode"] for d in saying}
+    if len(modes) > 1:
+        plan.leave(source, _info(saying[0], "mode"), "is not the same for all engines of this model; write the pool's kind")
+    for mode in modes if len(modes) == 1 else ():
+        unserved = "; the data port has no route of its own for it" if mode == "rerank" else ""
+        plan.note(source, _info(saying[0], "mode"), f"is the pool's kind: {mode}{unserved}")
+        told["kind"] = mode
+    taken = []
+    for key, content in CONTENT.items():
+        having = [d for d in deployments if d.info.get(key)]
+        if having and any(d.info.get(key) is False for d in deployments):
+            plan.leave(source, _info(having[0], key), "is not the same for all engines of this model; write the pool's modalities")
+        elif having:
+            taken.append(content)
+            plan.note(source, _info(having[0], key), f"is {content!r} in the pool's modalities")
+    return told | ({"modalities": ["text", *taken]} if taken else {})
+
+
+def _info(d: Deployment, key: str) -> Path_:
+    return (*d.at[:-1], "model_info", key)
 
 
 def _context(source: Located, plan: ImportPlan, d: Deployment) -> int | None:
     written = d.info.get("max_input_tokens")
     if written is None:
         return None
-    path = (*d.at[:-1], "model_info", "max_input_tokens")
+    path = _info(d, "max_input_tokens")
     tokens = whole(written)
     if tokens is None or tokens > MAX_CONTEXT_TOKENS:
         plan.leave(source, path, "is no positive whole number of tokens")

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from gateway.importing.plan import ImportPlan, limit_of, nanousd, period, slug, whole
+from gateway.importing.plan import NO_PERIOD, ImportPlan, limit_of, nanousd, period, period_in_words, slug, whole
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
-from tenancy.limits import Level, Meter, Scope, Window
+from tenancy.limits import Level, LimitWindow, Meter, Scope, Window
 
 TEAMLESS: Final = "without-team"
 """The tenant of keys without a team."""
@@ -119,7 +119,7 @@ def _models(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any
 
 
 def _limits(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
-    amounts: list[tuple[str, Meter, Window | None, int | None]] = [
+    amounts: list[tuple[str, Meter, LimitWindow | None, int | None]] = [
         (field, meter, window, whole(entry[field])) for field, (meter, window) in RATES.items() if entry.get(field) is not None
     ]
     if entry.get("max_budget") is not None:
@@ -127,8 +127,11 @@ def _limits(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any
     limits = []
     for field, meter, window, amount in amounts:
         if amount is None or window is None:
-            plan.leave(source, (*path, field), "is no amount for a minute, a day, a month or ever")
+            plan.leave(source, (*path, field), "is no amount" if amount is None else NO_PERIOD)
             continue
+        words = period_in_words(window) if field == "max_budget" else ""
+        if words and all(remark.text != words for remark in plan.notes):  # once for all teams and keys of this duration
+            plan.note(source, (*path, field), words)
         limit = limit_of(scope, meter, window, amount)
         if isinstance(limit, str):
             plan.leave(source, (*path, field), limit)

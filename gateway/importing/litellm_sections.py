@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gateway.importing.litellm_fallbacks import SETTINGS as FALLBACK_SETTINGS
 from gateway.importing.litellm_fallbacks import carry_fallbacks
-from gateway.importing.plan import ImportPlan, nanousd, period, whole
+from gateway.importing.plan import NO_PERIOD, ImportPlan, nanousd, period, period_in_words, whole
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
 from tenancy.limits import Level, Meter, Scope, Window
@@ -145,11 +145,11 @@ def _budget(source: Located, plan: ImportPlan, path: Path_, value: Any) -> None:
     if not amount:
         plan.leave(source, path, "is no amount of dollars; 0 is none")
     elif window is None:
-        plan.leave(source, path, "has a budget_duration that is no day and no month; write it as a day's or a month's budget")
+        plan.leave(source, path, NO_PERIOD)
     else:
         plan.limit(source, path, EVERYTHING, Meter.COST_NANOUSD, window, amount)
-        if window is not Window.EVER:
-            plan.note(source, path, f"counts per calendar {window.value} in UTC")
+        if words := period_in_words(window):
+            plan.note(source, path, words)
 
 
 def _budget_period(source: Located, plan: ImportPlan, path: Path_, _value: Any) -> None:

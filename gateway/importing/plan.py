@@ -20,13 +20,21 @@ from policies.schema import EVERYONE
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
 from tenancy.accounts import DEFAULT_PROJECT
-from tenancy.limits import Level, Limit, Meter, Scope, Window, meter_name
+from tenancy.limits import MAX_ROLLING_DAYS, Level, Limit, LimitWindow, Meter, Rolling, Scope, Window, meter_name
 from tenancy.money import MAX_RATE, dollars_of, nanousd_of
 from tenancy.prices import ANY_REVISION, TokenRates, rates_of
 
 FORMAT: Final = "tidegate-import/1"
 MAX_NAME_CHARS: Final = 63
 _ENVIRONMENT: Final = re.compile(r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)")
+_CALENDAR: Final = {
+    **dict.fromkeys(("1h", "60m"), Window.HOUR),
+    **dict.fromkeys(("1d", "24h"), Window.DAY),
+    **dict.fromkeys(("7d", "1w"), Window.WEEK),
+    **dict.fromkeys(("30d", "1mo"), Window.MONTH),
+}
+"""Calendar windows by LiteLLM's budget durations (`get_next_standardized_reset_time` there)."""
+_DAYS: Final = re.compile(r"([1-9][0-9]{0,2})([dw])")
 _UNFIT: Final = re.compile(r"[^a-z0-9]+")
 
 
@@ -76,7 +84,7 @@ class ImportPlan(msgspec.Struct):
         """Record a remark on a part that is carried over."""
         self.notes.append(_remark(source, path, text))
 
-    def limit(self, source: Located, path: Path_, scope: Scope, meter: Meter, window: Window, amount: int) -> None:
+    def limit(self, source: Located, path: Path_, scope: Scope, meter: Meter, window: LimitWindow, amount: int) -> None:
         """Add a limit, or record that it is left because Tidegate cannot have such a limit."""
         limit = limit_of(scope, meter, window, amount)
         if isinstance(limit, str):
@@ -85,7 +93,7 @@ class ImportPlan(msgspec.Struct):
             self.limits.append(limit)
 
 
-def limit_of(scope: Scope, meter: Meter, window: Window, amount: int) -> dict[str, Any] | str:
+def limit_of(scope: Scope, meter: Meter, window: LimitWindow, amount: int) -> dict[str, Any] | str:
     """A limit as the admin API takes it, or the reason why there can be no such limit."""
     try:
         Limit(scope, meter, window, amount)
@@ -129,11 +137,40 @@ def whole(value: Any) -> int | None:
     return int(value)
 
 
-def period(duration: Any) -> Window | None:
-    """The calendar period nearest to a LiteLLM budget duration, or None; no duration means for ever."""
+def period(duration: Any) -> LimitWindow | None:
+    """The window of a LiteLLM budget duration, or None where no limit has one like it; no duration means for ever.
+
+    LiteLLM begins a budget anew at the hour (`1h`), at midnight (`1d`, `24h`), on Monday (`7d`, `1w`) and on the first of a month (`30d`,
+    `1mo`), which calendar windows do too. Other numbers of days run from the day on which a budget was made; a rolling window of so
+    many days never lets more through.
+    """
     if duration is None:
         return Window.EVER
-    return {"24h": Window.DAY, "1d": Window.DAY, "30d": Window.MONTH, "31d": Window.MONTH, "1mo": Window.MONTH}.get(str(duration))
+    text = str(duration)
+    if (calendar := _CALENDAR.get(text)) is not None:
+        return calendar
+    match = _DAYS.fullmatch(text)
+    days = int(match[1]) * (7 if match[2] == "w" else 1) if match else 0
+    return Rolling(days) if 1 <= days <= MAX_ROLLING_DAYS else None
+
+
+NO_PERIOD: Final = (
+    "has a budget_duration that no limit has here: 1h, 1d, 7d, 30d and 1mo are carried as calendar windows, and other days and weeks as "
+    f"rolling windows of up to {MAX_ROLLING_DAYS} days"
+)
+
+
+def period_in_words(window: LimitWindow) -> str:
+    """The note on a budget's window; empty for a budget that does not come back."""
+    if isinstance(window, Rolling):
+        return (
+            f"counts any {window.days} days on end (window {window.value}); LiteLLM begins anew every {window.days} days, counted from the "
+            "day on which the budget was made"
+        )
+    if window is Window.EVER:
+        return ""
+    other = ", as in LiteLLM; for any 30 days on end write rolling-30d" if window is Window.MONTH else ""
+    return f"counts per calendar {window.value} in UTC{other}"
 
 
 def nanousd(value: Any) -> int | None:

@@ -125,7 +125,7 @@ class Attempt(msgspec.Struct, eq=False):
         story.tried.backend = backend.id
         facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
         dialect = deps.dialects[self.placement.pool.name]
-        chain = taps_for(self.ask, story, deps.clock, self.engine_model, self._names(), own_ids=dialect.ids_from_requests)
+        chain = taps_for(self.ask, story, deps.clock, self.engine_model, self._names(), engine=dialect)
         relay = self.relay = ReplyRelay(
             exchange,
             story,

@@ -6,8 +6,6 @@ stays in the file for a minute after it is written, until every process has read
 """
 
 import asyncio
-import os
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -18,6 +16,7 @@ import structlog
 
 from domain.clock import WallClock
 from domain.identity import KeyId, TenantId
+from gateway.sync.pending import PendingFile
 from tenancy.accounts import Contents
 from tenancy.audit import Entry, canonical
 from tenancy.directory_ports import DirectoryChange, NotFound
@@ -53,33 +52,11 @@ class PendingRevocation(msgspec.Struct, frozen=True):
     """When the database took it; None before."""
 
 
-class PendingRevocations:
-    """The file, readable by its owner alone. The admin process alone writes it, from several threads."""
+class PendingRevocations(PendingFile[PendingRevocation]):
+    """The file of revocations. The admin process alone writes it, from several threads."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._changing = threading.Lock()
-        self._mark: tuple[int, int] | None = None
-        self._entries: tuple[PendingRevocation, ...] = ()
-
-    def entries(self) -> tuple[PendingRevocation, ...]:
-        """The entries, read again only when the file has changed. A file that cannot be read counts as unchanged, and is logged."""
-        try:
-            stat = self._path.stat()
-        except FileNotFoundError:
-            self._mark, self._entries = None, ()
-            return ()
-        except OSError as error:
-            log.error("revocations cannot be read", file=str(self._path), reason=error.strerror)
-            return self._entries
-        mark = (stat.st_mtime_ns, stat.st_ino)
-        if mark != self._mark:
-            try:
-                self._entries = msgspec.json.decode(self._path.read_bytes(), type=tuple[PendingRevocation, ...])
-                self._mark = mark  # a file that could not be read is read again
-            except (OSError, msgspec.DecodeError) as error:
-                log.error("revocations cannot be read", file=str(self._path), reason=str(error)[:200])
-        return self._entries
+        super().__init__(path, PendingRevocation, "revocations")
 
     def revoked(self) -> dict[KeyId, float]:
         """When each key was revoked, by its id."""
@@ -87,31 +64,13 @@ class PendingRevocations:
 
     def add(self, entry: PendingRevocation) -> None:
         """Keep one more entry; of a key that has one already, the first stays. Raises OSError, TooManyPending."""
-        with self._changing:
+        with self.changing:
             entries = self.entries()
             if any(known.key_id == entry.key_id for known in entries):
                 return
             if len(entries) >= MAX_PENDING:
                 raise TooManyPending
             self.replace((*entries, entry))
-
-    def exchange(self, entry: PendingRevocation, new: PendingRevocation | None) -> None:
-        """Put another entry in the place of one, or drop it. Raises OSError."""
-        with self._changing:
-            others = (new if known == entry else known for known in self.entries())
-            self.replace(tuple(known for known in others if known is not None))
-
-    def replace(self, entries: tuple[PendingRevocation, ...]) -> None:
-        """Write the file anew, completely or not at all; no entry, no file. Raises OSError."""
-        if not entries:
-            self._path.unlink(missing_ok=True)
-            return
-        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(entries))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path)
 
 
 def with_revoked(contents: Contents, at_unix: Mapping[KeyId, float]) -> Contents:

@@ -45,6 +45,7 @@ from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.sockets import shown_address
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import collect, supervision
+from gateway.rollouts.aborts import RolloutAborts
 from gateway.rollouts.hook import HookCounts, RolloutHook
 from gateway.rollouts.keeper import KeeperState, RolloutKeeper
 from gateway.rollouts.watch import WorkersRollouts
@@ -55,7 +56,7 @@ from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import registry_for
 from gateway.wiring.limits import CounterView
-from gateway.wiring.stores import directory_watch_for, kept_directory_unix, pending_revocations_for, stores_on
+from gateway.wiring.stores import directory_watch_for, kept_directory_unix, pending_aborts_for, pending_revocations_for, stores_on
 from policies.prompts.folder import names_in
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
@@ -304,6 +305,10 @@ class AdminApiRun:
         announce = self._hook.tell if self._hook is not None else _no_hook
         self._announce = announce
         self._keeper_state: KeeperState | None = None
+        workers = WorkersRollouts(self._run_dir)
+        self._aborts = RolloutAborts(
+            pending_aborts_for(settings), workers, books.change, time.time, announce, lambda: self.rollouts().keeper.standings
+        )
         self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
@@ -335,6 +340,7 @@ class AdminApiRun:
             known_key=self._known_key,
             alerts=SqlAlerts(engine),
             pending=self._pending,
+            aborts=self._aborts,
             docs_url=settings.public_docs,
         )
 
@@ -351,6 +357,7 @@ class AdminApiRun:
             rollouts = partial(self._keep_rollouts, asyncio.get_running_loop())
             group.create_task(kept_up(partial(self._watch.run, self._holders), "keys"))
             group.create_task(kept_up(self._writer.run, "revocations"))
+            group.create_task(kept_up(self._aborts.run, "aborts of rollouts"))
             group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
             if self._hook is not None:
                 group.create_task(kept_up(self._hook.run, "webhook"))

@@ -21,6 +21,7 @@ from gateway.config.read_secrets import LOST_PEPPER, SecretError, read_pepper
 from gateway.ledger.bookkeeper import Bookkeeper
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.decision_log import DecisionLog
+from gateway.rollouts.aborts import PendingAborts
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
 from gateway.sync.revocations import PendingRevocations
@@ -169,6 +170,12 @@ def pending_revocations_for(settings: Settings) -> PendingRevocations:
     """The revocations that the database could not take, beside the kept directory."""
     file = settings.base_dir / settings.stores.directory_file
     return PendingRevocations(file.with_name(f"{file.name}.revoked"))
+
+
+def pending_aborts_for(settings: Settings) -> PendingAborts:
+    """The aborts of rollouts that the database could not take, beside the kept directory."""
+    file = settings.base_dir / settings.stores.directory_file
+    return PendingAborts(file.with_name(f"{file.name}.aborted"))
 
 
 def kept_directory_unix(settings: Settings, pepper: Pepper) -> float:

@@ -163,7 +163,7 @@ async def test_what_others_wrote_is_no_answer(valkey_url: str, unhurried: None, 
 async def test_a_store_that_is_away_has_no_answers_and_rests(valkey_server: Server) -> None:
     ask(valkey_server.port, "FLUSHALL")
     clock = At()
-    async with FaultProxy(valkey_server.port) as proxy, opened(f"redis://127.0.0.1:{proxy.port}", clock=clock) as store:
+    async with FaultProxy(valkey_server.port) as proxy, opened(proxy.url, clock=clock) as store:
         proxy.delay_s = 3600.0
         assert await store.get([b"a"], "acme", NOW) == [None]
         proxy.delay_s = 0.0

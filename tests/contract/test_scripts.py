@@ -163,7 +163,7 @@ async def refused(scripts: ValkeyScripts) -> float:
 async def test_a_slow_store_holds_nobody_up(tmp_path, record_property):
     """As many requests wait as open the breaker, each for the time-out; no other is sent to the store, and none waits."""
     with single_server(tmp_path / "server") as server:
-        async with FaultProxy(server.port) as proxy, opened(f"redis://127.0.0.1:{proxy.port}") as scripts, loop_lateness() as lateness:
+        async with FaultProxy(server.port) as proxy, opened(proxy.url) as scripts, loop_lateness() as lateness:
             await eventually(scripts, b"n")
             proxy.delay_s, sent = 2.0, proxy.scripts
             began = time.monotonic()
@@ -185,7 +185,7 @@ async def test_a_slow_store_holds_nobody_up(tmp_path, record_property):
 async def test_a_store_that_answers_late_every_time_is_not_back(tmp_path):
     """It would pass a patient greeting; requests must not pay for finding that out again and again."""
     with single_server(tmp_path / "server") as server:
-        async with FaultProxy(server.port) as proxy, opened(f"redis://127.0.0.1:{proxy.port}") as scripts, loop_lateness() as lateness:
+        async with FaultProxy(server.port) as proxy, opened(proxy.url) as scripts, loop_lateness() as lateness:
             await eventually(scripts, b"n")
             proxy.delay_s, sent = 0.3, proxy.scripts
             began = time.monotonic()
@@ -201,7 +201,7 @@ async def test_a_store_that_answers_late_every_time_is_not_back(tmp_path):
 @pytest.mark.slow
 async def test_a_silent_server_is_left_alone_and_found_again(tmp_path):
     with single_server(tmp_path / "server") as server:
-        async with FaultProxy(server.port) as proxy, opened(f"redis://127.0.0.1:{proxy.port}") as scripts, loop_lateness() as lateness:
+        async with FaultProxy(server.port) as proxy, opened(proxy.url) as scripts, loop_lateness() as lateness:
             await eventually(scripts, b"n")
             server.pause()
             sent, waits = proxy.scripts, []

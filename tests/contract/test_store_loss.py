@@ -167,8 +167,7 @@ async def test_a_store_that_is_stopped_costs_nobody_an_answer(tmp_path, record_p
 async def test_a_slow_store_makes_no_request_wait(tmp_path, record_property):
     group = group_of((Meter.REQUESTS, Window.MINUTE, 1_000_000))
     with single_server(tmp_path / "server") as server:
-        url_of = "redis://127.0.0.1:{}".format
-        async with FaultProxy(server.port) as proxy, process(url_of(proxy.port), "a") as a, loop_lateness() as lateness:
+        async with FaultProxy(server.port) as proxy, process(proxy.url, "a") as a, loop_lateness() as lateness:
             proxy.delay_s = 2.0
             waits = []
             began = time.monotonic()

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
+from tests.contract.test_ledger_crashes import database
 from tests.e2e.test_serve import Served, ask, serving
 from tests.scripted_server import Peer, scripted
 from tests.timing import HANG_S
@@ -111,3 +112,54 @@ async def test_a_canary_that_fails_goes_back_by_itself(tmp_path: Path, record_pr
     assert [(row["actor"], row["action"]) for row in rows[:2]] == [("rollout", "rollout.rollback"), ("bootstrap", "rollout.start")]
     assert "worse" in rows[0]["after"]["reason"]
     record_property("figure", f"{told_at - begun:.1f} s from the third failure to the roll back")
+
+
+@pytest.mark.fault("database away")
+async def test_an_operators_abort_works_while_the_database_is_away(tmp_path: Path, record_property: Any) -> None:
+    """In force on this gateway at once, and written down when the database is there again."""
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "pepper").write_text("a-pepper-of-more-than-32-characters!")
+    sim = SimSettings(models=("sim",), speed=1000)
+
+    async def canary_share(engine: SimEngine, callers: Callers) -> float:
+        """The canary's share of the requests of one second."""
+        before, asked = engine.count, len(callers.answered)
+        await asyncio.sleep(1.0)
+        return (engine.count - before) / max(1, len(callers.answered) - asked)
+
+    async with database("postgres", tmp_path) as db, SimEngine(sim) as engine, SimEngine(sim) as canary:
+        more = MORE.format(canary=canary.url, hook="").split("secrets:")[0]
+        more += f'secrets: {{admin_token: {{file: token}}, pepper: {{file: pepper}}}}\nstores: {{sql: "{db.url}"}}\n'
+        async with (
+            serving(tmp_path, engine.url, workers=2, more=more) as served,
+            httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client,
+        ):
+            api, owner = f"{served.admin}/admin/v1", {"authorization": f"Bearer {TOKEN}"}
+            assert (await client.post(f"{api}/rollouts", json=ROLLOUT, headers=owner)).status_code == 201
+            callers = Callers(served)
+            calling = [asyncio.create_task(callers.run()) for _ in range(4)]
+            async with asyncio.timeout(HANG_S):
+                while await canary_share(canary, callers) < 0.2:
+                    pass
+            await asyncio.to_thread(db.stop)
+            await asyncio.sleep(2.0)
+            assert await canary_share(canary, callers) > 0.2, "the outage alone sends nobody back"
+            asked = time.monotonic()
+            done = await client.post(f"{api}/rollouts/broken/abort", json={"reason": "wrong weights"}, headers=owner)
+            assert (done.status_code, done.json().get("pending")) == (202, True), done.text
+            answered_s = time.monotonic() - asked
+            await asyncio.sleep(0.5)  # for requests that were under way
+            assert await canary_share(canary, callers) == 0.0
+            await asyncio.to_thread(db.start)
+            async with asyncio.timeout(HANG_S):
+                while (over := await client.get(f"{api}/rollouts/broken", headers=owner)).json().get("status") != "rolled back":
+                    await asyncio.sleep(0.1)
+            assert await canary_share(canary, callers) == 0.0
+            for task in calling:
+                task.cancel()
+            await asyncio.gather(*calling, return_exceptions=True)
+            rows = (await client.get(f"{api}/audit", headers=owner)).json()["items"]
+    assert over.json()["reason"] == "aborted: wrong weights (ordered while the database was away)"
+    assert [(row["actor"], row["action"]) for row in rows[:2]] == [("bootstrap", "rollout.abort"), ("bootstrap", "rollout.start")]
+    assert callers.failed_since(0.0) == 0
+    record_property("figure", f"abort without the database answered after {answered_s:.2f} s, nobody on the canary after it")

@@ -220,7 +220,7 @@ async def test_nobody_waits_for_a_store_that_is_slow(tmp_path: Path, record_prop
     tenancy = Tenancy(["wide", "free"], [limit("wide", Meter.REQUESTS, Window.MINUTE, 1_000_000)])
     with single_server(tmp_path / "valkey") as valkey:
         async with SimEngine(SIM) as engine, FaultProxy(valkey.port) as proxy:
-            counters = f"redis://127.0.0.1:{proxy.port}"
+            counters = proxy.url
             async with replicas(tmp_path, R, tenancy, engine=engine.url, counters=counters) as made:
                 wide, free = (Traffic(made, tenancy.keys[name], 0.03) for name in ("wide", "free"))
                 running = [asyncio.create_task(traffic.run(n)) for traffic in (wide, free) for n in range(CALLERS)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -169,6 +170,35 @@ async def test_other_engines_spellings_of_a_form_are_followed(bench: Bench, fiel
         formed = await client.post("/v1/completions", json=plain)
     assert chosen.json()["choices"][0]["message"]["content"] in ("maybe", "nev\ner"), chosen.text
     assert formed.json()["choices"][0]["text"] == '"maybe"', formed.text
+
+
+async def test_a_streamed_completion_of_several_prompts_has_a_choice_for_each(bench: Bench) -> None:
+    """The server begins such a stream by `data: null`, which is no event of an answer and does not reach the caller."""
+    fields = {"model": MODEL, "prompt": ["one two three", "red green blue"], "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    direct = bench.engine.post("/v1/completions", {**fields, "model": SERVED, "stream": True})
+    assert b"data: null\n\n" in direct.content, "else this test says nothing about it"
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    async with bench.gateway.client() as client:
+        reply = await client.post("/v1/completions", json={**fields, **options})
+        plain = await client.post("/v1/completions", json=fields)
+    assert reply.status_code == 200, reply.text
+    payloads = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    assert (payloads[-1], payloads.count("[DONE]"), "null" in payloads) == ("[DONE]", 1, False)
+    events = [json.loads(payload) for payload in payloads[:-1]]
+    choices = [choice for event in events for choice in event["choices"]]
+    texts = ["".join(choice["text"] for choice in choices if choice["index"] == index) for index in (0, 1)]
+    assert texts == [choice["text"] for choice in sorted(plain.json()["choices"], key=lambda choice: choice["index"])]
+    assert sorted((choice["index"], choice["finish_reason"]) for choice in choices if choice["finish_reason"]) == [
+        (0, "length"),
+        (1, "length"),
+    ]
+    assert {event["model"] for event in events} == {MODEL}
+
+    def billed() -> list[int]:
+        return [line["completion_tokens"] for line in bench.gateway.json_lines() if line.get("completion_tokens")]
+
+    await until(lambda: billed()[-2:-1], [12], 20)  # of both prompts; the engine reports six for each
+    assert 1 <= billed()[-1] <= 24, "a plain reply is billed by its text, because the engine reports its first choice alone"
 
 
 async def test_endpoints_the_engine_lacks(bench: Bench) -> None:

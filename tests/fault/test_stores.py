@@ -137,7 +137,7 @@ async def test_a_database_that_is_slow_holds_nobody_up(tmp_path: Path, record_pr
     async with database("postgres", tmp_path) as db, SimEngine(SIM) as engine, admin_client() as admin:
         socket = Path(db.url.rpartition("host=")[2]) / ".s.PGSQL.5432"
         async with FaultProxy(socket) as proxy:
-            sql = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
+            sql = f"postgresql://postgres@{proxy.HOST}:{proxy.port}/postgres"
             async with replicas(tmp_path, 2, tenancy, engine=engine.url, counters="memory://", sql=sql) as made:
                 load = Load(made, per_s, lambda _: tenancy.keys["acme"])
                 async with load.running():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
+import structlog
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, Field
 from starlette.responses import Response
@@ -16,10 +17,15 @@ from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
 from gateway.admin.describe import POST_ERRORS, READ_ERRORS, Asking, PageQuery, Posting, decode_cursor, errors, page_of, printable
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import RETRY, AdminProblem, etag_of, not_found
+from gateway.rollouts.aborts import ACTION, PendingAbort, RolloutAborts
 from gateway.rollouts.keeper import message
 from policies.rollout.document import RolloutDocument, text_of
 from policies.rollout.progress import NotNow, RolloutState, Status, abort, begin, close, pause, promote, resume
 from policies.rollout.state import CLOSED, Read, RolloutStatus, UnreadableRollout, brief, read, standing, state_text
+from tenancy.journal import JournalAway
+from tenancy.rights import Role
+
+audit = structlog.get_logger("tidegate.audit", audit=True)
 
 router = APIRouter(route_class=GuardedRoute, tags=["Rollouts"])
 
@@ -100,6 +106,17 @@ class RolloutQuery(PageQuery):
     closed: Annotated[bool, Field(strict=False)] = Field(default=False, description="Closed rollouts instead of the active ones.")
 
 
+class AbortPending(BaseModel):
+    """A rollout that only this gateway has sent back, because the database is away."""
+
+    id: str
+    name: str
+    baseline: str
+    canary: str
+    reason: str
+    pending: bool = Field(description="True: the decision is written when the database is there again.")
+
+
 class Abortion(Strict):
     """Why a rollout ends."""
 
@@ -177,11 +194,42 @@ async def promote_it(call: Posting, rollout: RolloutName) -> Response:
     return await _decide(call, rollout, "rollout.promote", lambda current, now: promote(current.plan, current.state, now).state)
 
 
-@router.post("/rollouts/{rollout}/abort", response_model=RolloutShown, responses=POST_ERRORS, summary="Back to the baseline")
+@router.post(
+    "/rollouts/{rollout}/abort",
+    response_model=RolloutShown,
+    responses=POST_ERRORS | {202: {"model": AbortPending, "description": "The database is away: this gateway alone sends it back so far."}},
+    summary="Back to the baseline, also without the database",
+)
 async def abort_it(call: Posting, rollout: RolloutName, body: Abortion) -> Response:
-    """End it: within a second new requests go to the baseline; what runs on the canary ends there."""
+    """End it: within a second new requests go to the baseline; what runs on the canary ends there. While the database is away this gateway
+    does so alone, and writes the decision down when the database is there again (202, `pending`); other gateways have to be told one by one
+    until then."""
     why = body.reason
-    return await _decide(call, rollout, "rollout.abort", lambda current, now: abort(current.plan, current.state, now, why).state, ends=True)
+    try:
+        return await _decide(call, rollout, ACTION, lambda current, now: abort(current.plan, current.state, now, why).state, ends=True)
+    except JournalAway:
+        if call.parts.aborts is None:
+            raise
+        return await _abort_pending(call, call.parts.aborts, rollout, why)
+
+
+async def _abort_pending(call: AdminCall, aborts: RolloutAborts, name: str, why: str) -> Response:
+    """Send the rollout back on this gateway, and keep the decision until the database takes it."""
+    known = aborts.known(name)
+    if known is None:
+        message = f"The database is away, and this gateway has read no rollout {name!r} from it that is in force; nothing was changed."
+        raise AdminProblem(503, "store_unavailable", message, headers=RETRY)
+    if known.status == Status.DONE.value:
+        raise NotNow(f"a rollout that is {known.status} cannot be aborted")
+    role = next(role for role in Role if role in call.roles)
+    entry = PendingAbort(known.id, name, why, call.parts.wall(), call.principal.actor, role.value, call.address[:64])
+    try:
+        await aborts.order(entry)
+    except OSError as error:
+        message = f"The database is away, and the decision cannot be kept on this gateway: {error}. Try again."
+        raise AdminProblem(503, "store_unavailable", message, headers=RETRY) from None
+    audit.warning(ACTION, actor=entry.actor, address=entry.address, target=f"rollout/{name}", pending=True)
+    return answer(202, {"id": known.id, "name": name, "baseline": known.baseline, "canary": known.canary, "reason": why, "pending": True})
 
 
 @router.post("/rollouts/{rollout}/close", response_model=RolloutShown, responses=POST_ERRORS, summary="Close a finished rollout")

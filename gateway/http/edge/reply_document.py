@@ -58,6 +58,34 @@ class ReportedUsage(msgspec.Struct, gc=False):
         )
 
 
+class UsageOfChoices(msgspec.Struct, eq=False):
+    """The usage of a stream whose engine reports that of each choice by itself (llama.cpp)."""
+
+    choices: int
+    """The choices of the answer."""
+    prompts: int
+    """The prompts of the request; each has as many choices as every other one."""
+    reported: list[tuple[Usage, int | None]] = msgspec.field(default_factory=list)
+    """The reports so far, with the cached prompt tokens of each where the engine says them."""
+
+    def sum_with(self, usage: Usage, cached: int | None) -> tuple[Usage | None, int | None]:
+        """The usage of the answer with one more report, and its cached prompt tokens; None before the last choice is reported, so that a
+        stream that ends early is billed by what was delivered. A prompt of several choices counts once."""
+        self.reported.append((usage, cached))
+        if len(self.reported) < self.choices:
+            return None, None
+        copies = max(1, self.choices // max(1, self.prompts))
+        caches = [cached for _, cached in self.reported if cached is not None]
+        known = sum(caches) // copies if len(caches) == len(self.reported) else None
+        total = Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage, _ in self.reported) // copies,
+            completion_tokens=sum(usage.completion_tokens for usage, _ in self.reported),
+            cached_tokens=known or 0,
+            reasoning_tokens=sum(usage.reasoning_tokens for usage, _ in self.reported),
+        )
+        return total, known
+
+
 class _Choice(msgspec.Struct, gc=False):
     index: int = 0
     finish_reason: str | None = None

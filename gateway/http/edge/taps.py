@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET
 
+from backends.dialects.dialect import Dialect
 from backends.sse import EventSplitter, EventTooLarge
 from domain import retry_after
 from domain.ask import Ask, Endpoint
@@ -27,6 +28,7 @@ from gateway.http.edge.reply_document import (
     PlainChunk,
     ReplyDocument,
     ReportedUsage,
+    UsageOfChoices,
     decode_document,
     decode_plain_reply,
     is_silent,
@@ -116,6 +118,8 @@ class StreamTap(_Judge, eq=False):
     """The choices with a finish reason."""
     most_events: float = inf
     """Events of a stream that keeps to its cap on output tokens, at most."""
+    of_choices: UsageOfChoices | None = None
+    """The usage so far, where the engine reports that of each choice by itself."""
 
     def feed(self, data: bytes) -> bytes:
         """Whole events in, the same events out; see the class. Once `over` everything is dropped."""
@@ -195,7 +199,9 @@ class StreamTap(_Judge, eq=False):
         """An event that has a `usage` key: the totals, running totals, or null until the totals come."""
         usage = document.usage
         if isinstance(usage, ReportedUsage):
-            self.usage, self.cached = usage.value(), usage.cached  # cumulative in every dialect, so the last one wins
+            self.usage, self.cached = usage.value(), usage.cached  # cumulative in every other dialect, so the last one wins
+            if self.of_choices is not None:
+                self.usage, self.cached = self.of_choices.sum_with(self.usage, self.cached)
         if document.choices:
             self.answer.note_event(now)
             if self.answer.events > self.most_events:
@@ -236,6 +242,8 @@ class PlainTap(_Judge, eq=False):
     """Where the answer is counted."""
     clock: Clock
     endpoint: Endpoint
+    whole_usage: bool = True
+    """Whether the reported usage is that of the whole answer; one of the first choice alone counts as none."""
     vectors: int = 1
     """The vectors of a whole answer, for embeddings: one for each input."""
     body: list[bytes] = msgspec.field(default_factory=list)
@@ -289,7 +297,7 @@ class PlainTap(_Judge, eq=False):
         self._judge(document)
         if self.fault is not None:
             return b""
-        if isinstance(document.usage, ReportedUsage):
+        if isinstance(document.usage, ReportedUsage) and self.whole_usage:
             self.usage, self.cached = document.usage.value(), document.usage.cached
         elif self.endpoint.generates:
             self.answer.said_bytes = said_bytes(kept)
@@ -409,7 +417,7 @@ class ReplyChain:
 
 
 def taps_for(
-    ask: Ask, story: Story, clock: Clock, engine_model: str, names: frozenset[str] | None, *, own_ids: bool = True
+    ask: Ask, story: Story, clock: Clock, engine_model: str, names: frozenset[str] | None, *, engine: Dialect | None = None
 ) -> StreamTap | PlainTap | ReplyChain:
     """The chain of one attempt's reply; the judging tap alone where nothing else has anything to do, so that an event costs one call.
 
@@ -418,15 +426,20 @@ def taps_for(
     Args:
         engine_model: the model that the engine was asked for.
         names: models the reply may name; None to take any.
-        own_ids: whether the engine makes the reply's id from that of the request; if not, the reply gets ours here.
+        engine: the engine's dialect; None for one that makes the reply's id from that of the request (otherwise the reply gets ours
+            here), and reports the usage of the whole answer.
     """
+    own_ids = engine is None or engine.ids_from_requests
+    of_each = engine is not None and engine.usage_of_each_choice and ask.choices > 1
     judge: StreamTap | PlainTap
     if ask.stream:
         cap = ask.max_output_tokens
         most = inf if cap is None else ask.choices * (EVENTS_PER_TOKEN * cap + EVENTS_BESIDE)
         judge = StreamTap(story.attempt, clock, choices=ask.choices, include_usage=ask.include_usage, names=names, most_events=most)
+        if of_each:
+            judge.of_choices = UsageOfChoices(ask.choices, 1 if ask.endpoint.has_messages else _inputs(ask.prompt))
     else:
-        judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names)
+        judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names, whole_usage=not of_each)
         if ask.endpoint is Endpoint.EMBEDDINGS:
             judge.vectors = _inputs(ask.prompt)
     taps: list[Tap] = [judge]

@@ -19,8 +19,8 @@ from tenancy.stores.valkey.link import Link, pack
 TIMEOUT_S: Final = 0.05
 """Longest time that a request waits for the store (reliability research, 2.3)."""
 LOCAL_TIMEOUT_S: Final = 0.5
-"""The time-out of a store behind a Unix socket, the embedded one among them: it has no network to lose, so a late answer says that this
-host is busy, and then limits have to stay exact."""
+"""The time-out of a store on the same host (`Address.on_this_host`), the embedded one among them: it has no network to lose, so a late
+answer says that this host is busy, and then limits have to stay exact."""
 CONNECT_S: Final = 1.0
 """Longest time for a connection and its greeting; no request waits for that."""
 SUSPECT_S: Final = 0.05
@@ -32,7 +32,7 @@ class Node:
 
     def __init__(self, address: Address, url: CounterUrl, scripts: dict[str, bytes], breaker: NodeBreaker) -> None:
         self.address = address
-        self.timeout_s = TIMEOUT_S if address.port else LOCAL_TIMEOUT_S
+        self.timeout_s = LOCAL_TIMEOUT_S if address.on_this_host else TIMEOUT_S
         """The longest time that a request waits for this server."""
         self._url = url
         self._scripts = scripts

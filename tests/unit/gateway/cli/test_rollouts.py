@@ -93,6 +93,31 @@ def test_mistakes_in_a_file_are_told_with_line_and_key(here: Path) -> None:
     assert (code, "rollout.yaml:3:1: canary: is no pool of the settings; there are: chat, chat-short, chat-v2" in said) == (1, True)
 
 
+def test_adapters_that_only_the_gateway_knows_are_a_note(here: Path) -> None:
+    """What `start` takes because an adapter is registered is not refused, and what it may refuse is not accepted without a word."""
+    (here / "policies").mkdir()
+    sql = ", loras: [{name: sql, digest: " + "a" * 64 + ", path: /adapters/sql}]"
+    takes = ", lora_folder: /adapters"
+
+    def checked(baseline: str, canary: str) -> tuple[int, str]:
+        settings = SETTINGS.replace("name: chat,", f"name: chat{baseline},", 1).replace("name: chat-v2,", f"name: chat-v2{canary},", 1)
+        Path("tidegate.yaml").write_text(settings)
+        return check(written(DOCUMENT))
+
+    code, said = checked(sql, takes)
+    assert (code, "note: pool 'chat-v2' has no adapter 'sql', which pool 'chat' has, in the settings; adapters registered" in said) == (
+        0,
+        True,
+    )
+    code, said = checked(takes, "")
+    assert (code, "note: adapters registered over the admin API for pool 'chat' are not known here; start refuses" in said) == (0, True)
+    code, said = checked(sql + takes, "")
+    assert (code, "lacks adapter 'sql'" in said) == (1, True), "a pool that takes no registrations can have none"
+    for baseline, canary in ((sql, sql), ("", takes), (sql, sql + takes)):
+        code, said = checked(baseline, canary)
+        assert (code, "note: " in said.replace("note: 0 requests", "")) == (0, False), said
+
+
 def test_a_rollout_from_its_start_to_its_end(port: AdminSocket) -> None:
     table = port.run("rollout", "list", "--csv")
     assert table.stdout.startswith("name,baseline,canary,status,share,"), table.output

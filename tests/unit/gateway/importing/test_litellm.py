@@ -51,7 +51,11 @@ def test_the_longest_prompt_is_the_backends_context() -> None:
     more = {"model_info": {"max_input_tokens": 32768, "mode": "embedding", "supports_vision": True}}
     plan = carried(entry(more=more), entry(api_base="http://10.0.0.2:8000"))
     assert [backend.get("context_tokens") for backend in plan.pools[0]["backends"]] == [32768, None]
-    assert sorted(remark.text.partition(":")[0] for remark in plan.notes) == ["is the backend's context_tokens", "mode, supports_vision"]
+    assert sorted(remark.text for remark in plan.notes) == [
+        "is 'image' in the pool's modalities",
+        "is the backend's context_tokens: prompt and output together",
+        "is the pool's kind: embedding",
+    ]
     assert "is no positive whole number" in said(carried(entry(more={"model_info": {"max_input_tokens": "32k"}})))[0]
 
 
@@ -113,7 +117,7 @@ def test_providers_are_dialects(provider: str, dialect: str) -> None:
         ("text", "is no name"),
         (entry(api_base="ftp://x"), "is no address of an engine"),
         (entry(api_base="http://169.254.169.254"), "metadata"),
-        (entry(more={"model_info": {"mode": "image_generation"}}), "no chat, completion or embedding"),
+        (entry(more={"model_info": {"mode": "image_generation"}}), "no chat, completion, embedding or rerank"),
     ],
     ids=str,
 )
@@ -185,3 +189,43 @@ def test_odd_prices_are_left() -> None:
     assert "is no price" in said(carried(entry(input_cost_per_token=-1)))[0]
     two = carried(entry(input_cost_per_token=1e-7), entry(api_base="http://10.0.0.2:8000", input_cost_per_token=2e-7))
     assert "a model has one price" in said(two)[0]
+
+
+@pytest.mark.parametrize("mode", ["chat", "completion", "embedding", "rerank"])
+def test_the_mode_is_the_pools_kind(mode: str) -> None:
+    plan = carried(entry(more={"model_info": {"mode": mode}}))
+    assert (plan.pools[0]["kind"], plan.left) == (mode, [])
+    (note,) = plan.notes
+    assert note.text.startswith(f"is the pool's kind: {mode}")
+    assert ("has no route" in note.text) is (mode == "rerank")
+    assert "kind" not in carried(entry()).pools[0]
+
+
+def test_what_a_model_takes_beside_text_is_the_pools_modalities() -> None:
+    info = {"supports_vision": True, "supports_audio_input": True, "supports_function_calling": True, "supports_video_input": False}
+    plan = carried(entry(more={"model_info": info}))
+    assert plan.pools[0]["modalities"] == ["text", "image", "audio"]
+    assert [remark.text.partition(":")[0] for remark in plan.notes] == [
+        "supports_function_calling, supports_video_input",
+        "is 'image' in the pool's modalities",
+        "is 'audio' in the pool's modalities",
+    ]
+    assert "modalities" not in carried(entry(more={"model_info": {"supports_vision": False}})).pools[0]
+
+
+def test_engines_of_one_pool_that_say_different_things_are_told() -> None:
+    """The pool has one kind and one list of modalities, so what only some engines say is left with a remark."""
+    more = {"model_info": {"mode": "embedding", "supports_vision": True}}
+    silent = carried(entry(more=more), entry(api_base="http://10.0.0.2:8000"))
+    assert (silent.pools[0]["kind"], silent.pools[0]["modalities"], silent.left) == ("embedding", ["text", "image"], [])
+    otherwise = {"model_info": {"mode": "chat", "supports_vision": False}}
+    plan = carried(entry(more=more), entry(api_base="http://10.0.0.2:8000", more=otherwise))
+    assert {"kind", "modalities"} & plan.pools[0].keys() == set()
+    assert [line.partition(": ")[2] for line in said(plan)] == [
+        "is not the same for all engines of this model; write the pool's kind",
+        "is not the same for all engines of this model; write the pool's modalities",
+    ]
+    same = carried(entry("a"), entry("b", more=more))
+    assert (len(same.pools), same.pools[0]["kind"], same.left) == (1, "embedding", [])
+    other = carried(entry("a", more={"model_info": {"mode": "chat"}}), entry("b", more=more))
+    assert (other.pools[0]["kind"], said(other)) == ("chat", ["model_list[1].model_info: says otherwise of the engines of pool 'a'"])

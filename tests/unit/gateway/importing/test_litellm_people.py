@@ -24,7 +24,7 @@ def test_names_are_made_of_aliases_and_never_meet() -> None:
 
 def test_limits_that_cannot_be_are_left() -> None:
     plan = ImportPlan(models={"m": "m"})
-    team = {"team_alias": "a", "rpm_limit": -1, "max_budget": 5, "budget_duration": "7d", "models": ["m", "gone"], "blocked": True}
+    team = {"team_alias": "a", "rpm_limit": -1, "max_budget": 5, "budget_duration": "5h", "models": ["m", "gone"], "blocked": True}
     carry_teams(listed("teams", [team]), plan)
     assert plan.limits == []
     assert plan.policies == {"a": ["m"]}
@@ -32,6 +32,24 @@ def test_limits_that_cannot_be_are_left() -> None:
     assert [line.partition(":")[0] for line in said(plan)] == [
         "teams[0].models[1]", "teams[0].rpm_limit", "teams[0].max_budget",
     ]  # fmt: skip
+
+
+def test_budgets_of_teams_and_keys_have_the_window_that_is_theirs() -> None:
+    """A note says once how such a window counts, however many teams and keys have it."""
+    plan = ImportPlan(models={"m": "m"})
+    durations = ["1h", "7d", "30d", "14d", "14d"]
+    teams = [{"team_alias": f"t{at}", "max_budget": 5, "budget_duration": duration} for at, duration in enumerate(durations)]
+    tenants = carry_teams(listed("teams", teams), plan)
+    assert [limit["window"] for limit in plan.limits] == ["hour", "week", "month", "rolling-14d", "rolling-14d"]
+    carry_keys(listed("keys", [{"key_alias": "k", "max_budget": 1.5, "budget_duration": "1w"}]), plan, tenants)
+    assert plan.keys[0]["limits"] == [{"meter": "cost_usd", "window": "week", "amount": "1.50"}]
+    assert [remark.text.partition(" (")[0].partition(",")[0] for remark in plan.notes] == [
+        "counts per calendar hour in UTC",
+        "counts per calendar week in UTC",
+        "counts per calendar month in UTC",
+        "counts any 14 days on end",
+    ]
+    assert plan.left == []
 
 
 def test_all_models_need_no_policy_and_no_models_are_none() -> None:

@@ -57,15 +57,28 @@ def test_of_two_timeouts_the_one_counts_that_litellm_uses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("duration", "window"), [(None, "ever"), ("24h", "day"), ("1d", "day"), ("30d", "month"), ("1mo", "month"), ("7d", None), ("1h", None)]
+    ("duration", "window", "noted"),
+    [
+        (None, "ever", ""),
+        ("1h", "hour", "counts per calendar hour in UTC"),
+        ("24h", "day", "counts per calendar day in UTC"),
+        ("7d", "week", "counts per calendar week in UTC"),
+        ("30d", "month", "as in LiteLLM; for any 30 days on end write rolling-30d"),
+        ("14d", "rolling-14d", "counts any 14 days on end (window rolling-14d); LiteLLM begins anew every 14 days"),
+    ],
 )
-def test_budgets_are_of_a_day_a_month_or_for_ever(duration: str | None, window: str | None) -> None:
+def test_budgets_have_the_window_that_is_theirs(duration: str | None, window: str, noted: str) -> None:
     plan = carried(litellm_settings={"max_budget": 12.5, "budget_duration": duration})
-    if window is None:
-        assert "no day and no month" in said(plan)[0]
-    else:
-        assert [(limit["window"], limit["amount"]) for limit in plan.limits] == [(window, "12.50")]
-        assert plan.left == []
+    assert [(limit["window"], limit["amount"]) for limit in plan.limits] == [(window, "12.50")]
+    assert plan.left == []
+    assert any(noted in remark.text for remark in plan.notes) if noted else plan.notes == []
+
+
+@pytest.mark.parametrize("duration", ["30m", "400d", "5h"])
+def test_budgets_of_other_durations_are_left_with_what_can_be_carried(duration: str) -> None:
+    plan = carried(litellm_settings={"max_budget": 12.5, "budget_duration": duration})
+    assert plan.limits == []
+    assert "has a budget_duration that no limit has here: 1h, 1d, 7d" in said(plan)[0]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,33 @@ def test_dollars() -> None:
     assert [nanousd(odd) for odd in (True, "1", -1, 1e9, float("nan"))] == [None] * 5
 
 
-def test_periods() -> None:
-    assert (period(None), period("1d"), period("7d")) == (Window.EVER, Window.DAY, None)
+@pytest.mark.parametrize(
+    ("duration", "window"),
+    [
+        (None, "ever"),
+        ("1h", "hour"),
+        ("24h", "day"),
+        ("1d", "day"),
+        ("7d", "week"),
+        ("1w", "week"),
+        ("30d", "month"),
+        ("1mo", "month"),
+        ("14d", "rolling-14d"),
+        ("2w", "rolling-14d"),
+        ("31d", "rolling-31d"),
+        ("366d", "rolling-366d"),
+    ],
+)
+def test_periods(duration: str | None, window: str) -> None:
+    """A budget comes back when LiteLLM's does: at the hour, at midnight, on Monday, on the first; other days are rolling windows."""
+    found = period(duration)
+    assert found is not None
+    assert found.value == window
+
+
+@pytest.mark.parametrize("duration", ["367d", "53w", "0d", "5h", "30m", "90s", "2mo", "-1d", "1.5d", "7D", "", "d", 7, True, ["1d"]])
+def test_durations_that_no_limit_has(duration: object) -> None:
+    assert period(duration) is None
 
 
 def test_slugs_are_names() -> None:

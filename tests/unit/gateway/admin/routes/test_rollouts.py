@@ -8,6 +8,7 @@ import httpx
 import msgspec
 import pytest
 
+from domain.adapters import RegisteredAdapter
 from domain.rollouts import StoredRollout
 from gateway.rollouts.keeper import RolloutKeeper
 from policies.rollout.state import read, state_text
@@ -88,6 +89,19 @@ async def test_what_cannot_be_started_says_why_and_leaves_nothing(
     assert error(reply)[:2] == (status, code)
     assert said in error(reply)[2]
     assert (await in_force(admin), await admin.actions(), admin.told) == ([], [], [])
+
+
+async def test_registered_adapters_count_on_both_sides(admin: Admin) -> None:
+    """`tidegate rollout check` cannot know them, and says so in a note."""
+    for pool, name in (("chat", "tone"), ("chat-v2", "tone"), ("chat", "legal")):
+        async with admin.parts.change() as books:
+            await books.adapters.add(RegisteredAdapter(pool, name, "a" * 64, f"/adapters/{name}"), 1.0)
+        status, code = (reply := await start(admin)).status_code, reply.json().get("error", {}).get("code")
+        if name == "tone" and pool == "chat-v2":
+            assert status == 201, reply.text
+            assert (await decide(admin, "abort", reason="next")).status_code == 200
+        else:
+            assert (status, code, f"lacks adapter {name!r}" in error(reply)[2]) == (400, "unknown_adapter", True)
 
 
 async def test_a_name_or_a_pool_in_force_is_not_taken_twice(admin: Admin) -> None:

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.usage import Usage
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES
+from gateway.http.edge.reply_document import UsageOfChoices
 from gateway.http.edge.taps import DONE, PlainTap, RenameTap, ReplyChain, StreamTap, Tap, taps_for
 from gateway.http.openai import interpret
 from gateway.story import AttemptFacts, Story
@@ -129,6 +131,35 @@ def test_an_event_that_says_nothing_is_dropped() -> None:
     assert (made.fault, made.answer.events) == (None, 0), "no answer has begun"
     assert through(made, SEVERAL) == SEVERAL.replace(USAGE, b"")
     assert made.fault is None
+
+
+def of_choice(index: int, prompt: int, completion: int, cached: int | None = None) -> bytes:
+    """The last event of one choice of llama.cpp, with the usage of that choice."""
+    usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
+    if cached is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    return event(index, finish="length", usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "reports", "usage", "cached"),
+    [
+        (2, [(0, 3, 5, 1), (1, 4, 6, 2)], Usage(7, 11, 3), 3),
+        (1, [(1, 3, 5, 0), (0, 3, 6, 3)], Usage(3, 11, 1), 1),
+        (2, [(0, 3, 5), (1, 4, 6, 2)], Usage(7, 11), None),
+        (2, [(0, 3, 5, 1)], None, None),
+    ],
+    ids=["two prompts", "two choices of one prompt", "a report without cached tokens", "one report of two"],
+)
+def test_reports_of_single_choices_are_added_up(
+    prompts: int, reports: list[tuple[int, ...]], usage: Usage | None, cached: int | None
+) -> None:
+    """Billed is the sum; of a stream that ends before all have reported, what was delivered."""
+    made = tap(2)
+    made.of_choices = UsageOfChoices(2, prompts)
+    for report in reports:
+        made.feed(of_choice(*report))
+    assert (made.usage, made.cached) == (usage, cached)
 
 
 def test_null_usage_and_running_usage_are_taken_out_unless_asked_for() -> None:

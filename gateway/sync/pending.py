@@ -1,0 +1,74 @@
+"""A file of orders that the database could not take: in force on this gateway at once, and written to the database when it is there again.
+
+Orders in a file outlive a restart of the gateway during the outage. `gateway.sync.revocations` keeps revoked keys in one, and
+`gateway.rollouts.aborts` rollouts that an operator ended.
+"""
+
+import os
+import threading
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+import structlog
+
+log = structlog.get_logger("tidegate.directory")
+
+Entry = TypeVar("Entry", bound=msgspec.Struct)
+
+
+class PendingFile(Generic[Entry]):
+    """The entries of one file, which its owner alone can read. One process writes it, from any of its threads.
+
+    Args:
+        path: the file; it exists only while there are entries.
+        kind: the class of an entry.
+        noun: what the entries are, for the log.
+    """
+
+    def __init__(self, path: Path, kind: type[Entry], noun: str) -> None:
+        self._path = path
+        self._kind = kind
+        self._noun = noun
+        self.changing = threading.Lock()
+        """Held from the read of the entries until their replacement is written."""
+        self._mark: tuple[int, int] | None = None
+        self._entries: tuple[Entry, ...] = ()
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries, read again only when the file has changed. A file that cannot be read counts as unchanged, and is logged."""
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            self._mark, self._entries = None, ()
+            return ()
+        except OSError as error:
+            log.error(f"{self._noun} cannot be read", file=str(self._path), reason=error.strerror)
+            return self._entries
+        mark = (stat.st_mtime_ns, stat.st_ino)
+        if mark != self._mark:
+            try:
+                entries: tuple[Entry, ...] = msgspec.json.decode(self._path.read_bytes(), type=tuple[self._kind, ...])  # type: ignore[name-defined]
+                self._entries = entries
+                self._mark = mark  # a file that could not be read is read again
+            except (OSError, msgspec.DecodeError) as error:
+                log.error(f"{self._noun} cannot be read", file=str(self._path), reason=str(error)[:200])
+        return self._entries
+
+    def exchange(self, entry: Entry, new: Entry | None) -> None:
+        """Put another entry in the place of one, or drop it. Raises OSError."""
+        with self.changing:
+            others = (new if known == entry else known for known in self.entries())
+            self.replace(tuple(known for known in others if known is not None))
+
+    def replace(self, entries: tuple[Entry, ...]) -> None:
+        """Write the file anew, completely or not at all; no entry, no file. Raises OSError."""
+        if not entries:
+            self._path.unlink(missing_ok=True)
+            return
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(entries))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._path)
