@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.cache.intents import Stream
-from cache.semantic.decision import Decider, Guard, unguarded
+from cache.semantic.decision import Decider, Guard, fit_at_once, unguarded
 from cache.semantic.guard import difference, near_copy, profile
 from cache.semantic.ports import Neighbour, Question
 
@@ -139,7 +139,7 @@ def run(stream: Stream, setup: Setup) -> Came:
         labels = [right != (chance.random() < setup.noise) for right in agrees]
         keeps = setup.keeps_agreeing or not labels or not labels[0]
         begun = time.perf_counter()
-        decider.observe(PARTITION, decision, labels, place.to_bytes(8, "big") if keeps else b"", place * EVERY_S)
+        fit_at_once(decider.observe(PARTITION, decision, labels, place.to_bytes(8, "big") if keeps else b"", place * EVERY_S))
         observe_s += time.perf_counter() - begun
         if keeps:
             kept.add(place)

@@ -113,6 +113,14 @@ class HitControl:
 
     def redraw(self, observations: Sequence[Weighed]) -> None:
         """Draw the line anew from all observations of the partition as the newest fit sees them."""
+        self.take(self.drawn(observations))
+
+    def take(self, line: float) -> None:
+        """Take a line that `drawn` gave."""
+        self._line = line
+
+    def drawn(self, observations: Sequence[Weighed]) -> float:
+        """The line that observations give; nothing changes, so that a thread may draw it."""
         wrong = number = 0.0
         line = inf
         for place, seen in enumerate(ordered := sorted(observations, key=lambda seen: -seen.score)):
@@ -126,7 +134,7 @@ class HitControl:
             above = [seen for seen in observations if seen.score >= self._sure]
             if sum(seen.weight for seen in above if not seen.right) <= self._delta * sum(seen.weight for seen in above):
                 line = self._sure
-        self._line = line
+        return line
 
     def audited(self, right: bool, now: float) -> None:
         """Note what an audit found."""

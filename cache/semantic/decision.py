@@ -48,6 +48,25 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The bound of P(right) that was decided on, 0 to 1; the similarity where a threshold decides."""
 
 
+class Fit(Protocol):
+    """What was learned, to be fitted anew: some 20 ms at most, which no event loop should be held for."""
+
+    def work(self) -> None:
+        """Work it out; a thread may, and the decider goes on meanwhile."""
+        ...
+
+    def done(self) -> None:
+        """Use it from now on; called where the decider is used."""
+        ...
+
+
+def fit_at_once(fit: Fit | None) -> None:
+    """Work a fit out where there is no loop to hold."""
+    if fit is not None:
+        fit.work()
+        fit.done()
+
+
 class Decider(Protocol):
     """Decides on the nearest kept questions of one partition, and learns from the labels of what was explored.
 
@@ -67,8 +86,8 @@ class Decider(Protocol):
         """
         ...
 
-    def observe(self, partition: bytes, decision: Decision, labels: Sequence[bool | None], added: bytes, now: float) -> None:
-        """Learn what was found out behind the reply to an explored request.
+    def observe(self, partition: bytes, decision: Decision, labels: Sequence[bool | None], added: bytes, now: float) -> Fit | None:
+        """Learn what was found out behind the reply to an explored request. Returns a fit where one is due, which the caller works out.
 
         Args:
             partition: as at `decide`.
@@ -114,8 +133,9 @@ class ThresholdDecider:
             refused = refused or word
         return Decision(exploit=False, reason=refused or "below", neighbour=near[0], assured=near[0].similarity)
 
-    def observe(self, partition: bytes, decision: Decision, labels: Sequence[bool | None], added: bytes, now: float) -> None:
+    def observe(self, partition: bytes, decision: Decision, labels: Sequence[bool | None], added: bytes, now: float) -> Fit | None:
         """Nothing is learned."""
+        return None
 
     def forget(self, partition: bytes, key: bytes) -> None:
         """Nothing was learned."""

@@ -2,12 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import inf
 
 import msgspec
 
 from cache.semantic.boundary import Boundary, Prior, at_rest, fit, sigmoid
 from cache.semantic.control import AUDIT, DELTA_HIT, MOST_WEIGHT, HitControl, Proof
-from cache.semantic.decision import Decision, Guard
+from cache.semantic.decision import Decision, Fit, Guard
 from cache.semantic.groups import AnswerGroup, AnswerGroups
 from cache.semantic.pooled import NEAR, WIDTH, Outcome, PooledBoundary, candidates, features
 from cache.semantic.ports import Neighbour
@@ -64,6 +65,23 @@ class _Learned:
         self.decisions = self.hits = self.observed = 0
 
 
+class _Fitting:
+    """A fit of one partition that is due (`cache.semantic.decision.Fit`)."""
+
+    def __init__(self, learned: _Learned, now: float) -> None:
+        self._learned = learned
+        self._fit = learned.pooled.begin_fit(now)
+        self._line = inf
+
+    def work(self) -> None:
+        self._fit.work()
+        self._line = self._learned.control.drawn(self._fit.weighed)
+
+    def done(self) -> None:
+        self._learned.pooled.take(self._fit)
+        self._learned.control.take(self._line)
+
+
 class VerifiedDecider:
     """Gives an answer where the bound of its risk is on the right side of the partition's line; otherwise explores and learns.
 
@@ -106,10 +124,10 @@ class VerifiedDecider:
             exploit=exploit, reason=reason, neighbour=compare[chosen], compare=compare, features=carried, assured=sigmoid(bound)
         )
 
-    def observe(self, partition: bytes, decision: Decision, labels: Sequence[bool | None], added: bytes, now: float) -> None:
+    def observe(self, partition: bytes, decision: Decision, labels: Sequence[bool | None], added: bytes, now: float) -> Fit | None:
         """See `Decider`."""
         if decision.neighbour is None:
-            return
+            return None
         learned = self._of(partition, decision.neighbour.question.owner)
         groups = learned.groups
         group, votes = groups.join([neighbour.question.key for neighbour in decision.compare], labels)
@@ -117,7 +135,7 @@ class VerifiedDecider:
         if added:
             groups.add(added, group)
         if right is None or len(decision.features) != WIDTH + 2:
-            return
+            return None
         learned.observed += 1
         shift, stands_for, *at = decision.features
         known = tuple(at)
@@ -129,7 +147,8 @@ class VerifiedDecider:
         if stands_for:
             learned.control.audited(right, now)
         if learned.pooled.due(now):
-            learned.control.redraw(learned.pooled.refit(now))
+            return _Fitting(learned, now)
+        return None
 
     def forget(self, partition: bytes, key: bytes) -> None:
         """See `Decider`."""

@@ -182,7 +182,10 @@ class SemanticCache:
             answers = [await self._find(one.question.key, owner, None) for one in decision.compare]
             kept = [None if one is None else text_of(one.document)[:MAX_COMPARED_CHARS] for one in answers]
             labels = await self._labeller.labels(owner, found.asked.text, decision, fresh[:MAX_COMPARED_CHARS], kept)
-            self._decider(found.settings).observe(found.partition, decision, labels, answer.key, self._wall())
+            fit = self._decider(found.settings).observe(found.partition, decision, labels, answer.key, self._wall())
+            if fit is not None:
+                await asyncio.to_thread(fit.work)
+                fit.done()
         await self.index.add(
             Question(
                 partition=found.partition,

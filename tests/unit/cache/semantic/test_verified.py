@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from cache.semantic.decision import Decision, unguarded
+from cache.semantic.decision import Decision, fit_at_once, unguarded
 from cache.semantic.pooled import NEAR
 from cache.semantic.ports import Neighbour, Question
 from cache.semantic.verified import VerifiedDecider, VerifiedSettings
@@ -53,7 +53,7 @@ def stream(decider: VerifiedDecider, requests: int, seed: int, noise: float = 0.
             wrong += answers[int.from_bytes(decision.neighbour.question.key, "big")] != answer
             continue
         labels = [(answers[int.from_bytes(n.question.key, "big")] == answer) != (world.chance.random() < noise) for n in decision.compare]
-        decider.observe(PARTITION, decision, labels, len(answers).to_bytes(8, "big"), number * 10.0)
+        fit_at_once(decider.observe(PARTITION, decision, labels, len(answers).to_bytes(8, "big"), number * 10.0))
         world.asked.append(place)
         answers.append(answer)
     return hits, wrong
@@ -96,7 +96,7 @@ def learned(decider: VerifiedDecider, owner: str = "o", partition: bytes = PARTI
     near = [neighbour(key, 0.95, owner) for key in range(NEAR)]
     for number in range(300):
         decision = decider.decide(partition, "q", near, 0.0, now, unguarded)
-        decider.observe(partition, decision, [True] * NEAR, (1000 + number).to_bytes(8, "big"), now)
+        fit_at_once(decider.observe(partition, decision, [True] * NEAR, (1000 + number).to_bytes(8, "big"), now))
     return near
 
 
@@ -118,7 +118,7 @@ def test_wrong_audits_stop_it() -> None:
     near = learned(decider)
     for _ in range(12):
         decision = decider.decide(PARTITION, "q", near, 0.0, 0.0, unguarded)
-        decider.observe(PARTITION, decision, [False] * NEAR, b"", 0.0)
+        fit_at_once(decider.observe(PARTITION, decision, [False] * NEAR, b"", 0.0))
     assert not decider.decide(PARTITION, "q", near, 0.9, 0.0, unguarded).exploit
 
 
@@ -128,7 +128,7 @@ def test_what_was_learned_fades() -> None:
     late = 60 * DAY
     for _ in range(20):
         decision = decider.decide(PARTITION, "q", near, 0.0, late, unguarded)
-        decider.observe(PARTITION, decision, [True] * NEAR, b"", late)
+        fit_at_once(decider.observe(PARTITION, decision, [True] * NEAR, b"", late))
     assert decider.decide(PARTITION, "q", near, 0.9, late, unguarded).reason == "cold"
 
 
@@ -147,8 +147,8 @@ def test_unknown_labels_teach_nothing() -> None:
     near = [neighbour(key, 0.95) for key in range(NEAR)]
     for _ in range(200):
         decision = decider.decide(PARTITION, "q", near, 0.5, 0.0, unguarded)
-        decider.observe(PARTITION, decision, [None] * NEAR, b"", 0.0)
-        decider.observe(PARTITION, decision, [], b"", 0.0)
+        fit_at_once(decider.observe(PARTITION, decision, [None] * NEAR, b"", 0.0))
+        fit_at_once(decider.observe(PARTITION, decision, [], b"", 0.0))
     figures = decider.figures(PARTITION, 0.0)
     assert figures is not None
     assert figures.observed == 0
@@ -170,7 +170,7 @@ def test_memory_is_bounded_by_owner_and_over_all() -> None:
 def test_forgetting_and_observing_the_unknown_do_nothing() -> None:
     decider = VerifiedDecider()
     decider.forget(PARTITION, b"gone")
-    decider.observe(PARTITION, Decision(exploit=False, reason="none"), [], b"new", 0.0)
+    fit_at_once(decider.observe(PARTITION, Decision(exploit=False, reason="none"), [], b"new", 0.0))
     assert decider.figures(PARTITION, 0.0) is None
     near = learned(decider)
     decider.forget(PARTITION, near[0].question.key)
