@@ -2,7 +2,8 @@
 
 Each cap bounds a field by which one small request could cost as much as many. The upper bound of a cap is that of the engines where they
 have one. Elsewhere it is what the gateway can read or keep: a body has at most 50,000 objects and arrays, 100,000 keys and 64 levels,
-whatever the policy says (`gateway/http/openai/json_guard.py`), so that a policy can only lower `depth`.
+whatever the policy says (`gateway/http/openai/json_guard.py`), so that a policy can only lower `depth`. Why some bounds are no caps at all
+is in docs/reference/policies.md.
 """
 
 from collections.abc import Iterable
@@ -113,6 +114,12 @@ class RequestCaps(Strict):
     )
     top_k: int = Field(
         default=1_000_000, ge=1, le=2**31 - 1, description="`top_k`. The usual number is above any vocabulary; engines keep it in 32 bits."
+    )
+    temperature: int = Field(
+        default=2, ge=0, le=100, description="`temperature`. OpenAI and vLLM take 2; SGLang and llama.cpp have no upper bound."
+    )
+    repetition_penalty: int = Field(
+        default=10, ge=1, le=1000, description="`repetition_penalty`. SGLang takes 2; vLLM and llama.cpp have no upper bound."
     )
     samplers: int = Field(default=32, ge=0, le=1024, description="Entries of `samplers` and of `dry_sequence_breakers`, for llama.cpp.")
     sampler_chars: int = Field(default=64, ge=1, le=65_536, description="Characters of one entry of `samplers` or `dry_sequence_breakers`.")

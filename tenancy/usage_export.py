@@ -1,6 +1,7 @@
 """Usage as files: CSV for spreadsheets, Parquet for tables. Rows come in pages and go out in blocks, so memory does not grow.
 
-Money stays in whole nano-dollars: a file has no rounding in it. No cell of CSV can be taken for a formula: a
+Money is there twice, in whole nano-dollars and, in the last column, in dollars with up to nine digits after the point: a file has no
+rounding in it. No cell of CSV can be taken for a formula: a
 text that begins like one gets an apostrophe before it, which spreadsheets hide.
 """
 
@@ -8,14 +9,22 @@ import csv
 import datetime as dt
 import io
 from collections.abc import AsyncIterator, Sequence
+from decimal import Decimal
 from typing import IO, Any, Final
 
+from tenancy.money import dollars_of
 from tenancy.usage import MAX_PAGE_ROWS, SUMS, By, Filter, UsageAnswerRow, UsageTotals, columns
 
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Characters that spreadsheets take for the beginning of a formula (OWASP's list of CSV injection)."""
 BLOCK_ROWS: Final = 10_000
 """Rows of one Parquet row group, and the most that are in memory."""
+
+
+DOLLARS: Final = "cost_usd"
+"""The last column: `cost_nanousd` in dollars."""
+DOLLAR_DIGITS: Final = 28
+"""Digits of a dollar amount in Parquet, nine of them after the point: more than any 64-bit number of nano-dollars has."""
 
 
 class ParquetMissing(ImportError):
@@ -35,7 +44,7 @@ async def usage_rows(queries: UsageTotals, by: Sequence[By], where: Filter) -> A
 
 def header(by: Sequence[By]) -> tuple[str, ...]:
     """The columns of a file."""
-    return (*columns(by), *SUMS)
+    return (*columns(by), *SUMS, DOLLARS)
 
 
 class CsvFile:
@@ -47,7 +56,9 @@ class CsvFile:
 
     def add(self, rows: Sequence[UsageAnswerRow]) -> None:
         """Write these rows."""
-        self._write([(*map(harmless, row.labels), *(getattr(row.sums, name) for name in SUMS)) for row in rows])
+        self._write(
+            [(*map(harmless, row.labels), *(getattr(row.sums, name) for name in SUMS), dollars_of(row.sums.cost_nanousd)) for row in rows]
+        )
 
     def close(self) -> None:
         """Do nothing: every row is written already."""
@@ -59,8 +70,8 @@ class CsvFile:
 
 
 class ParquetFile:
-    """Writes rows as Parquet: `day` a date, other labels texts, sums 64-bit integers. `close` writes the footer; without it the file
-    cannot be read.
+    """Writes rows as Parquet: `day` a date, other labels texts, sums 64-bit integers, dollars a decimal of 28 digits. `close`
+    writes the footer; without it the file cannot be read.
 
     Raises:
         ParquetMissing: the library is not installed; the message says how to install it.
@@ -75,7 +86,11 @@ class ParquetFile:
         self._arrow = pyarrow
         self._names = columns(by)
         kinds = [pyarrow.date32() if name == "day" else pyarrow.string() for name in self._names]
-        fields = [*zip(self._names, kinds, strict=True), *((name, pyarrow.int64()) for name in SUMS)]
+        fields = [
+            *zip(self._names, kinds, strict=True),
+            *((name, pyarrow.int64()) for name in SUMS),
+            (DOLLARS, pyarrow.decimal128(DOLLAR_DIGITS, 9)),
+        ]
         self._schema = pyarrow.schema([pyarrow.field(name, kind, nullable=False) for name, kind in fields])
         self._writer = pyarrow.parquet.ParquetWriter(target, self._schema, compression="zstd")
         self._block: list[UsageAnswerRow] = []
@@ -100,6 +115,7 @@ class ParquetFile:
             for name, texts in zip(self._names, labels, strict=True)
         ]
         values += [[getattr(row.sums, name) for row in self._block] for name in SUMS]
+        values.append([Decimal(row.sums.cost_nanousd).scaleb(-9) for row in self._block])
         self._writer.write_table(self._arrow.table(values, schema=self._schema))
         self._block = []
 

@@ -111,7 +111,8 @@ def export(
     key: Key = None,
     model: Model = None,
 ) -> None:
-    """Write what was used to stdout, or to a file, which is there whole or not at all. Money is in nano-dollars."""
+    """Write what was used to stdout, or to a file, which is there whole or not at all. Money is in nano-dollars, and in the
+    last column in dollars."""
     divided = _by(by)
     where = _filter(first, last, tenant, project, key, model)
     client = gateway.api()

@@ -48,7 +48,7 @@ class PendingAborts(PendingFile[PendingAbort]):
     """The file of aborts. The admin process alone writes it."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, PendingAbort, "aborts of rollouts")
+        super().__init__(path, tuple[PendingAbort, ...], "aborts of rollouts")
 
     def add(self, entry: PendingAbort) -> None:
         """Keep one more entry; of a rollout that has one already, the first stays. Raises OSError."""

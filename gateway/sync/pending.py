@@ -22,11 +22,11 @@ class PendingFile(Generic[Entry]):
 
     Args:
         path: the file; it exists only while there are entries.
-        kind: the class of an entry.
+        kind: the type of the entries together.
         noun: what the entries are, for the log.
     """
 
-    def __init__(self, path: Path, kind: type[Entry], noun: str) -> None:
+    def __init__(self, path: Path, kind: type[tuple[Entry, ...]], noun: str) -> None:
         self._path = path
         self._kind = kind
         self._noun = noun
@@ -48,8 +48,7 @@ class PendingFile(Generic[Entry]):
         mark = (stat.st_mtime_ns, stat.st_ino)
         if mark != self._mark:
             try:
-                entries: tuple[Entry, ...] = msgspec.json.decode(self._path.read_bytes(), type=tuple[self._kind, ...])  # type: ignore[name-defined]
-                self._entries = entries
+                self._entries = msgspec.json.decode(self._path.read_bytes(), type=self._kind)
                 self._mark = mark  # a file that could not be read is read again
             except (OSError, msgspec.DecodeError) as error:
                 log.error(f"{self._noun} cannot be read", file=str(self._path), reason=str(error)[:200])

@@ -56,7 +56,7 @@ class PendingRevocations(PendingFile[PendingRevocation]):
     """The file of revocations. The admin process alone writes it, from several threads."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, PendingRevocation, "revocations")
+        super().__init__(path, tuple[PendingRevocation, ...], "revocations")
 
     def revoked(self) -> dict[KeyId, float]:
         """When each key was revoked, by its id."""

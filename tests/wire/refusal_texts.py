@@ -40,6 +40,19 @@ FOLDERS: Final = {
         "v1/structured_output",
         "tool_parsers/utils.py",
         "tool_parsers/abstract_tool_parser.py",
+        "tool_parsers/kimi_k3_tool_parser.py",
+        "entrypoints/openai/models",
+        "entrypoints/openai/parser",
+        "entrypoints/serve/exception_handling",
+        "inputs/engine.py",
+        "parser/abstract_parser.py",
+        "parser/response_template.py",
+        "renderers/kimi_k3.py",
+        "tasks.py",
+        "tokenizers/mistral.py",
+        "utils/sparse_utils.py",
+        "v1/engine/async_llm.py",
+        "v1/sample/logits_processor",
     ),
     "sglang": (
         "srt/entrypoints/openai/serving_base.py",
@@ -59,9 +72,49 @@ FOLDERS: Final = {
         "srt/utils/common.py",
         "srt/multimodal/mm_utils.py",
         "srt/multimodal/processors/base_processor.py",
+        "srt/multimodal/processors/mimo_v2.py",
+        "srt/entrypoints/http_server.py",
+        "srt/entrypoints/request_headers.py",
     ),
 }
-"""The files of each package that a chat, a completion, embeddings or a rerank passes through."""
+"""The files of each package that a chat, a completion, embeddings or a rerank passes through; `unlisted` finds what is missing here."""
+LEFT_OUT: Final = {
+    "vllm": {
+        "entrypoints/anthropic": "no route of the gateway",
+        "entrypoints/cohere": "no route of the gateway",
+        "entrypoints/generate/generative_scoring": "no route of the gateway",
+        "entrypoints/generate/structured_decisions": "no route of the gateway",
+        "entrypoints/openai/responses": "no route of the gateway",
+        "entrypoints/pooling/pooling": "no route of the gateway",
+        "entrypoints/scale_out": "no route of the gateway",
+        "entrypoints/serve/sagemaker": "no route of the gateway",
+        "entrypoints/serve/tokenize": "no route of the gateway",
+        "entrypoints/speech_to_text": "no route of the gateway",
+        "entrypoints/rl": "the operator's own calls",
+        "entrypoints/serve/dev": "the operator's own calls",
+        "entrypoints/serve/elastic_ep": "the operator's own calls",
+        "entrypoints/serve/fault_tolerance": "the operator's own calls",
+        "entrypoints/common/offline.py": "no server",
+        "entrypoints/launchers": "no server",
+        "distributed": "servers of engines among themselves",
+        "utils/diffusion.py": "at the start",
+        "v1/worker": "at the start",
+    },
+    "sglang": {
+        "multimodal_gen": "another server",
+        "srt/entrypoints/openai/serving_classify.py": "no route of the gateway",
+        "srt/entrypoints/openai/serving_responses.py": "no route of the gateway",
+        "srt/entrypoints/openai/serving_score.py": "no route of the gateway",
+        "srt/entrypoints/openai/serving_tokenize.py": "no route of the gateway",
+        "srt/entrypoints/openai/serving_transcription.py": "no route of the gateway",
+        "srt/entrypoints/v1_loads.py": "no route of the gateway",
+        "srt/entrypoints/engine_info_bootstrap_server.py": "servers of engines among themselves",
+        "srt/mem_cache": "servers of engines among themselves",
+    },
+}
+"""Files that answer with a refusal and that no request of the gateway reaches, with the reason."""
+SURE: Final = frozenset({"HTTPException", "VLLMValidationError", "VLLMClientError", "VLLMUnprocessableEntityError", "VLLMNotFoundError"})
+"""Exceptions that become an answer to the caller wherever they are raised; a ValueError only does on a request's path."""
 REFUSALS: Final = frozenset(
     {"ValueError", "TypeError", "OverflowError", "HTTPException", "VLLMValidationError", "VLLMClientError", "VLLMUnprocessableEntityError"}
 )
@@ -122,16 +175,39 @@ def _text(node: ast.expr) -> str | None:
     return None
 
 
-def main() -> None:
-    """Print the table of one package."""
-    root = Path(sys.argv[1])
-    seen = set()
-    for name in FOLDERS[sys.argv[2]]:
-        for file in [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py")):
+def table(root: Path, engine: str) -> list[str]:
+    """The lines of one package's table."""
+    seen, lines = set(), []
+    for name in FOLDERS[engine]:
+        for file in _files(root / name):
             for text in texts(file):
                 if len(text) >= SHORTEST and text not in seen:
                     seen.add(text)
-                    sys.stdout.write(json.dumps([str(file.relative_to(root)), text]) + "\n")
+                    lines.append(json.dumps([str(file.relative_to(root)), text]))
+    return lines
+
+
+def unlisted(root: Path, engine: str) -> list[str]:
+    """The files of a package that surely answer callers with a refusal, and are neither in `FOLDERS` nor in `LEFT_OUT`."""
+    listed = {file for name in (*FOLDERS[engine], *LEFT_OUT[engine]) for file in _files(root / name)}
+    return [str(file.relative_to(root)) for file in sorted(root.rglob("*.py")) if file not in listed and _refuses(file)]
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
+
+
+def _refuses(file: Path) -> bool:
+    text = file.read_text("utf-8", errors="replace")
+    if not any(name in text for name in (*SURE, *REPLIES)):
+        return False
+    calls = ((node, node.exc if isinstance(node, ast.Raise) else node) for node in ast.walk(ast.parse(text)))
+    return any(isinstance(call, ast.Call) and _name(call) in (SURE if isinstance(node, ast.Raise) else REPLIES) for node, call in calls)
+
+
+def main() -> None:
+    """Print the table of one package."""
+    sys.stdout.write("".join(f"{line}\n" for line in table(Path(sys.argv[1]), sys.argv[2])))
 
 
 if __name__ == "__main__":

@@ -69,15 +69,20 @@ def integer(low: int, high: int, cap: str = "") -> Check:
     return check
 
 
-def number(low: float, high: float, *, low_open: bool = False) -> Check:
-    """A check for a number in [low, high], or in (low, high]."""
+def number(low: float, high: float, *, low_open: bool = False, cap: str = "") -> Check:
+    """A check for a number in [low, high], or in (low, high].
+
+    Args:
+        cap: the cap of a policy that `high` is; empty for none.
+    """
     above = "above" if low_open else "at least"
 
     def check(value: object, param: str) -> None:
         if type(value) is not float and type(value) is not int:
             refuse_type("a number", value, param)
         if not low <= value <= high or (low_open and value == low):
-            refuse(f"Invalid value for '{param}': {value} is not {above} {low:g} and at most {high:g}.", param)
+            why = set_by(cap) if value > high else ""
+            refuse(f"Invalid value for '{param}': {value} is not {above} {low:g} and at most {high:g}.{why}", param)
 
     return check
 

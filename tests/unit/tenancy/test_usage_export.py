@@ -6,6 +6,7 @@ import io
 import sys
 import tracemalloc
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -49,13 +50,14 @@ async def test_csv_has_every_row_exactly_and_no_formula() -> None:
     file = io.BytesIO()
     assert await export_usage(Queries(23), BYS, Filter(), file, "csv") == 23
     lines = list(csv.reader(io.StringIO(file.getvalue().decode(), newline="")))
-    assert tuple(lines[0]) == header(BYS) == (*columns(BYS), *SUMS)
+    assert tuple(lines[0]) == header(BYS) == (*columns(BYS), *SUMS, "cost_usd")
     for n, line in enumerate(lines[1:]):
         odd = ODD[n % len(ODD)]
         assert line[2] in (odd, "'" + odd)
         assert not line[2].startswith(("=", "+", "-", "@", "\t"))
-        assert [int(cell) for cell in line[3:]] == [getattr(sums(n), name) for name in SUMS]
-    assert len(lines) == 24
+        assert [int(cell) for cell in line[3:-1]] == [getattr(sums(n), name) for name in SUMS]
+        assert Decimal(line[-1]) * 10**9 == 10**15 + n, "exactly as many dollars"
+    assert (len(lines), lines[1][-1], lines[2][-1]) == (24, "1000000.00", "1000000.000000001")
     assert harmless("\r=1") == "'\r=1"
 
 
@@ -71,6 +73,7 @@ async def test_parquet_has_every_row_with_its_types() -> None:
         "tenant": "string",
         "model": "string",
         **dict.fromkeys(SUMS, "int64"),
+        "cost_usd": "decimal128(28, 9)",
     }
     table = read.read()
     for n in (0, 1, 24_999):
@@ -78,6 +81,7 @@ async def test_parquet_has_every_row_with_its_types() -> None:
         assert row["day"] == DAY + dt.timedelta(days=n % 300)
         assert row["model"] == ODD[n % len(ODD)]
         assert row["cost_nanousd"] == 10**15 + n
+        assert row["cost_usd"] == Decimal(10**15 + n) / 10**9
 
 
 async def test_an_answer_without_rows_is_a_file_without_rows() -> None:

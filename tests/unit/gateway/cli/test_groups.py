@@ -47,6 +47,38 @@ def test_the_help_text_imports_typer_and_rich_and_no_command() -> None:
     assert all(f" {name} " in done.stdout for name in ENTRIES)
 
 
+HELP_OF_TYPER = """
+import sys, json, typer
+app = typer.Typer()
+app.command()(lambda: None)
+app.command("other")(lambda: None)
+try:
+    app(['--help'])
+except SystemExit as end:
+    assert end.code == 0
+"""
+"""The least that any help text of Typer and Rich takes."""
+
+
+def work_of(script: str) -> tuple[int, int]:
+    """The modules that a script loads, and the bytes of their code: figures that no load of the machine changes, in place of a time."""
+    count = (
+        "seen = [m for m in list(sys.modules.values()) if getattr(m, '__file__', None)]\n"
+        "import os\nprint(json.dumps([len(seen), sum(os.path.getsize(m.__file__) for m in seen)]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script + count], capture_output=True, text=True, check=True)
+    modules, size = json.loads(done.stdout.splitlines()[-1])
+    return modules, size
+
+
+def test_the_help_text_takes_at_most_twice_what_typer_and_rich_take() -> None:
+    ours = "import sys, json\nfrom gateway.cli import app\ntry:\n    app(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+    (modules, size), (least_modules, least_size) = work_of(ours), work_of(HELP_OF_TYPER)
+    assert least_modules > 100, "Typer and Rich were loaded"
+    assert modules <= 2 * least_modules
+    assert size <= 2 * least_size
+
+
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_entry_of_the_root_is_what_its_line_says(name: str) -> None:
     command = loaded(name, ENTRIES[name])
