@@ -15,6 +15,7 @@ from policies.rollout.state import read, state_text
 from tenancy.stores.sql import SqlRolloutStore
 from tests.admin_socket import AdminSocket, admin_socket
 from tests.command_line import Commands
+from tests.unit.gateway.rollouts.test_aborts import Gateway
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "reference" / "rollouts.md").read_text()
@@ -139,6 +140,19 @@ def test_a_rollout_from_its_start_to_its_end(port: AdminSocket) -> None:
     over = port.run("rollout", "list", "--closed")
     assert re.fullmatch(r"v2: chat -> chat-v2, rolled back .* ago\n", over.output)
     assert port.json("rollout", "list", "--closed")[0]["reason"] == "aborted: wrong weights"
+
+
+def test_an_abort_without_the_database_says_what_is_left_to_do(port: AdminSocket, tmp_path: Path) -> None:
+    gateway = Gateway(port.admin, tmp_path / "aborted")
+    port.within(gateway.start())
+    gateway.away = True
+    done = port.run("rollout", "abort", "v2", "--reason", "wrong weights")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "v2: the database is away; this gateway sends its traffic to chat now and writes it down later",
+        "  ask every other gateway on the database too: it goes on until the database is back",
+    ]
+    assert port.run("rollout", "pause", "v2").exit_code == 1
 
 
 def test_status_says_what_is_found_of_each_metric(port: AdminSocket) -> None:
