@@ -25,6 +25,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
     "cache": RootEntry("gateway.cli.cache:cache_app", "The answer cache: what it did, what it keeps, and what it is to forget."),
     "engine": RootEntry("gateway.cli.engines:engine_app", "Launch configurations of engines: show, start, compare, size."),
+    "guard": RootEntry("gateway.cli.guards:guard_app", "Guard rules, tried on texts."),
     "import": RootEntry("gateway.cli.importing:import_app", "Take over the configuration of another gateway."),
     "key": RootEntry("gateway.cli.keys:keys_app", "API keys."),
     "limit": RootEntry("gateway.cli.limits:limit_app", "Limits: what may be used by whom."),

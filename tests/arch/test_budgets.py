@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("domain", "gateway", "routing", "tenancy", "backends", "policies")
+PACKAGES = ("domain", "gateway", "routing", "tenancy", "guardrails", "backends", "policies")
 SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 BANNED = {"utils", "common", "manager", "helper", "helpers", "base", "impl", "misc"}
 

@@ -110,6 +110,7 @@ OWN_VERBS = {
     "start",
     "state",
     "stats",
+    "test",
     "verify",
     "warm",
 }

@@ -1,0 +1,1 @@
+"""What guard rules find, and what they cost."""

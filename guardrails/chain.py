@@ -1,0 +1,197 @@
+"""The rules of one direction over a whole text, and how findings that overlap are resolved. Pure.
+
+1. The first finding of a rule with the mode `block` cuts the text where it begins. Nothing from there on is passed.
+2. Of the rest, each character that findings of `redact` or `replace` cover belongs to one of them: the longest, of equal ones the one that
+   begins first, then the one whose rule stands first. The characters of one finding always lie side by side, because no longer finding
+   fits inside a shorter one. So each finding that owns characters is replaced once, and no covered character stays.
+3. Findings of `flag` and `shadow` are noted.
+
+To whom a character belongs is decided by the findings that cover it and by nothing else. That is why a stream (`guardrails.window`) can
+decide the same without the rest of the text.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from guardrails.policy import CHANGING, Mode
+from guardrails.ports import Scanned, Scanner
+from guardrails.verdict import GuardVerdict, Noted
+
+Label = Callable[[str, str], str]
+"""Makes what stands in place of a value that is restored later, from the kind of finding and the value (`guardrails.placeholders`)."""
+
+
+class ChainRule(msgspec.Struct, frozen=True):
+    """A scanner with what its policy makes of its findings."""
+
+    scanner: Scanner
+    mode: Mode
+    replacement: str | None = None
+    """What stands in place of a finding; None for a mark of its kind, such as `[EMAIL]`."""
+    closed: bool = True
+    """Whether a text is refused when the scanner fails; of no effect for `flag` and `shadow`."""
+    restore: bool = False
+    """Whether a label from which the value can be restored stands in its place, where the caller of `judge` makes labels."""
+
+
+class Spot(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A finding of a chain, at its place in the whole text."""
+
+    begin: int
+    end: int
+    at: int
+    """The position of its rule in the chain."""
+    kind: str
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Characters that belong to one finding."""
+
+    begin: int
+    end: int
+    spot: Spot
+
+
+class Chain:
+    """Rules made ready, for one direction.
+
+    Args:
+        rules: in the order of the policy. The order decides between findings that are otherwise equal.
+        read: makes the normalised form of a text once for all rules (`guardrails.text.Text`).
+    """
+
+    def __init__(self, rules: Sequence[ChainRule], read: Callable[[str], Scanned]) -> None:
+        self.rules: Final = tuple(rules)
+        self.read: Final = read
+        numbered = tuple(enumerate(self.rules))
+        self.changing: Final = tuple((at, rule.scanner) for at, rule in numbered if rule.mode in CHANGING)
+        """The scanners whose findings change or cut a text, with their positions."""
+        self.noting: Final = tuple((at, rule.scanner) for at, rule in numbered if rule.mode not in CHANGING)
+        self.needs_whole: Final = tuple(scanner.id for _, scanner in self.changing if scanner.longest is None)
+        """The rules that change texts and have to see all of a text first: a stream is held until its end, or refused."""
+        self._blocking = frozenset(at for at, rule in numbered if rule.mode == "block")
+
+    def judge(self, text: str, label: Label | None = None) -> GuardVerdict:
+        """The verdict on a whole text.
+
+        Args:
+            label: makes the replacements of rules with `restore`; None to use marks there too.
+        """
+        if not self.rules:
+            return GuardVerdict(text=text)
+        scanned = self.read(text)
+        spots, failed = self.spots(self.changing, scanned)
+        flags, also_failed = self.spots(self.noting, scanned)
+        names = tuple([self.rules[at].scanner.id for at in sorted(failed + also_failed)])
+        block = self.first_block(spots)
+        if block is not None:
+            spots = [spot for spot in spots if spot.begin <= block.begin]
+        findings = self.noted(sorted(spots + flags) if flags else spots)
+        refuser = self.refuser(failed)
+        limit = len(text) if block is None else block.begin
+        passed = self._passed(text, spots, limit, label) if refuser is None else ""
+        if block is not None:
+            by = self.rules[block.at].scanner.id
+            return GuardVerdict(findings=findings, ended="block", by=by, cut=block.begin, failed=names, text=passed)
+        if refuser is not None:
+            return GuardVerdict(findings=findings, ended="unavailable", by=refuser, failed=names, text="")
+        return GuardVerdict(findings=findings, failed=names, text=passed)
+
+    def spots(self, scanners: Iterable[tuple[int, Scanner]], scanned: Scanned, offset: int = 0) -> tuple[list[Spot], list[int]]:
+        """What scanners of this chain find, sorted and each once, and the positions of the rules that failed. Empty findings are left out.
+
+        Args:
+            offset: where the scanned text begins in the whole text.
+        """
+        spots: list[Spot] = []
+        failed: list[int] = []
+        for at, scanner in scanners:
+            try:
+                found = scanner.scan(scanned)
+            except Exception:  # noqa: BLE001 - whatever a rule raises, the policy says what its failure means
+                failed.append(at)
+                continue
+            if found:
+                spots += [Spot(one.begin + offset, one.end + offset, at, one.kind) for one in found if one.begin < one.end]
+        if len(spots) > 1:
+            spots = sorted(set(spots))
+        return spots, failed
+
+    def first_block(self, spots: Iterable[Spot]) -> Spot | None:
+        """The finding that cuts the text: of those of blocking rules that begin first, the one whose rule stands first."""
+        return min([spot for spot in spots if spot.at in self._blocking], key=_cuts_first, default=None)
+
+    def edits(self, spots: Iterable[Spot]) -> list[Spot]:
+        """The findings in whose place something else is put."""
+        return [spot for spot in spots if spot.at not in self._blocking]
+
+    def refuser(self, failed: Iterable[int]) -> str | None:
+        """The first rule among those that failed whose failure refuses a text."""
+        return next((self.rules[at].scanner.id for at in failed if self.rules[at].closed), None)
+
+    def noted(self, spots: Iterable[Spot]) -> tuple[Noted, ...]:
+        """Findings as verdicts show them, in the same order."""
+        rules = self.rules
+        return tuple([Noted(spot.begin, spot.end, rules[spot.at].scanner.id, spot.kind, rules[spot.at].mode) for spot in spots])
+
+    def mark(self, spot: Spot) -> str:
+        """What stands in place of a finding, whatever its value."""
+        replacement = self.rules[spot.at].replacement
+        return f"[{spot.kind.upper()}]" if replacement is None else replacement
+
+    def _passed(self, text: str, spots: list[Spot], limit: int, label: Label | None) -> str:
+        """The text up to `limit`, with replacements."""
+        runs = owned(self.edits(spots), 0, limit)
+        if not runs:
+            return text[:limit]
+        parts = []
+        done = 0
+        for run in runs:
+            parts.append(text[done : run.begin])
+            restored = label is not None and self.rules[run.spot.at].restore
+            parts.append(label(run.spot.kind, text[run.begin : run.end]) if label and restored else self.mark(run.spot))
+            done = run.end
+        parts.append(text[done:limit])
+        return "".join(parts)
+
+
+def owned(spots: Sequence[Spot], begin: int, end: int) -> list[Run]:
+    """The characters from `begin` to `end` that belong to findings, as runs in order. Each finding owns at most one run.
+
+    The cost is that of sorting the findings, and of a list insertion for each.
+    """
+    if len(spots) == 1:
+        (spot,) = spots
+        run = Run(max(spot.begin, begin), min(spot.end, end), spot)
+        return [run] if run.begin < run.end else []
+    taken: list[tuple[int, int, Spot]] = []
+    for spot in sorted(spots, key=_owns_first):
+        low, high = max(spot.begin, begin), min(spot.end, end)
+        # what stands before is taken by longer findings: skip it from both sides
+        at = bisect_right(taken, low, key=_begin) - 1
+        if at >= 0 and taken[at][1] > low:
+            while at < len(taken) and taken[at][0] <= low < taken[at][1]:
+                low = taken[at][1]
+                at += 1
+        at = bisect_right(taken, high - 1, key=_begin) - 1
+        while at >= 0 and taken[at][0] < high <= taken[at][1]:
+            high = taken[at][0]
+            at -= 1
+        if low < high:
+            insort(taken, (low, high, spot), key=_begin)
+    return [Run(low, high, spot) for low, high, spot in taken]
+
+
+def _begin(taken: tuple[int, int, Spot]) -> int:
+    return taken[0]
+
+
+def _owns_first(spot: Spot) -> tuple[int, int, int, str]:
+    return spot.begin - spot.end, spot.begin, spot.at, spot.kind
+
+
+def _cuts_first(spot: Spot) -> tuple[int, int, int, str]:
+    return spot.begin, spot.at, spot.end, spot.kind

@@ -1,0 +1,56 @@
+"""The ports of guardrails: what scans a text, and what it finds."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class Finding(msgspec.Struct, frozen=True, gc=False):
+    """Something that a rule looks for, in one text."""
+
+    rule: str
+    """The id of the rule."""
+    kind: str
+    """What was found, in one word: `card`, `aws_key`, `word`."""
+    begin: int
+    """Where it begins in the original text, in characters."""
+    end: int
+    """Where it ends; the character at `end` is not part of it."""
+
+
+class Scanned(Protocol):
+    """A text with its normalised form, made once for all rules (`guardrails.text.Text`)."""
+
+    @property
+    def original(self) -> str:
+        """As the caller or the engine wrote it."""
+        ...
+
+    @property
+    def folded(self) -> str:
+        """NFKC, casefold, without zero-width characters, homoglyphs as the ASCII letters that they look like."""
+        ...
+
+    def span(self, begin: int, end: int) -> tuple[int, int]:
+        """The span of `original` that a span of `folded` was made from."""
+        ...
+
+
+class Scanner(Protocol):
+    """One rule made ready. Pure: no I/O, no clock, no state between texts."""
+
+    @property
+    def id(self) -> str:
+        """The id of the rule."""
+        ...
+
+    @property
+    def longest(self) -> int | None:
+        """The most characters of the original that one finding, with what has to stand around it, spans: what a stream has to hold back.
+        None for a rule that has to see the whole text."""
+        ...
+
+    def scan(self, text: Scanned) -> Sequence[Finding]:
+        """Every finding, in order of `begin`."""
+        ...

@@ -1,0 +1,1 @@
+"""The local rules: each module has one scanner, made from plain arguments, that only computes."""

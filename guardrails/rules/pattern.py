@@ -1,0 +1,223 @@
+"""Regular expressions of tenants, by RE2 alone: no expression makes a scan slower than linear. Pure.
+
+How long a match can be is computed from the expression's structure (`width`), because a stream has to hold back that much.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import re2
+
+from guardrails.ports import Finding, Scanned
+from guardrails.text import Encoded
+
+VERSION: Final = "pattern 1"
+MAX_CHARS: Final = 1000
+MAX_PROGRAM: Final = 4000
+"""Instructions of RE2's program; a counted repetition is unrolled into it."""
+MAX_MEMORY_BYTES: Final = 2 * 1024**2
+"""What RE2 may use for one expression and its automata."""
+MAX_LONGEST: Final = 4096
+"""The longest match of an expression that looks at streams."""
+
+
+class Width(msgspec.Struct, frozen=True, gc=False):
+    """How many characters an expression matches."""
+
+    least: int
+    most: int | None
+    """None where nothing bounds it, or where it depends on the beginning or end of the text."""
+    at: int = -1
+    """Where in the expression that stands which has no bound; -1 where all is bounded."""
+    why: str = ""
+
+
+_QUANTIFIER: Final = re.compile(r"([*+?]|\{(\d+)(,(\d*))?\})\??")
+_GROUP: Final = re.compile(r"\(\?(?:P?<\w+>|[a-zA-Z-]*:)")
+_FLAGS: Final = re.compile(r"\(\?[a-zA-Z-]+\)")
+_ESCAPE: Final = re.compile(r"\\(?:[pP](?:\{\^?\w+\}|\w)|x\{[0-9A-Fa-f]+\}|x[0-9A-Fa-f]{2}|[0-7]{1,3}|.)", re.DOTALL)
+_CLASS: Final = re.compile(r"\[\^?\]?(?:\[:\^?\w+:\]|\\[pP]\{\^?\w+\}|\\.|[^\]\\])*\]", re.DOTALL)
+
+
+class _Reader:
+    """Reads an expression that RE2 has accepted, and adds up its widths."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._at = 0
+
+    def whole(self) -> Width:
+        width = self._either()
+        if self._at < len(self._pattern):
+            return Width(0, None, self._at, "could not be read")
+        return width
+
+    def _either(self) -> Width:
+        widths = [self._sequence()]
+        while self._pattern.startswith("|", self._at):
+            self._at += 1
+            widths.append(self._sequence())
+        unbounded = next((width for width in widths if width.most is None), None)
+        least = min(width.least for width in widths)
+        if unbounded is not None:
+            return Width(least, None, unbounded.at, unbounded.why)
+        return Width(least, max(width.most or 0 for width in widths))
+
+    def _sequence(self) -> Width:
+        total = Width(0, 0)
+        while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
+            total = _after(total, self._repeated())
+        return total
+
+    def _repeated(self) -> Width:
+        width = self._atom()
+        while (match := _QUANTIFIER.match(self._pattern, self._at)) is not None:
+            sign, least, comma, most = match.groups()
+            low = int(least) if least is not None else {"*": 0, "+": 1, "?": 0}[sign]
+            high: int | None = 1 if sign == "?" else None
+            if least is not None:
+                high = int(most) if most else None if comma else low
+            width = self._times(width, low, high)
+            self._at = match.end()
+        return width
+
+    def _times(self, width: Width, low: int, high: int | None) -> Width:
+        if width.most is None:
+            return Width(width.least * low, None, width.at, width.why)
+        if high is None:
+            return Width(width.least * low, None if width.most else 0, self._at, "has no upper bound")
+        return Width(width.least * low, width.most * high)
+
+    def _atom(self) -> Width:
+        pattern, begin = self._pattern, self._at
+        char = pattern[begin]
+        if char == "(":
+            return self._group()
+        if char in "^$":
+            self._at += 1
+            return Width(0, None, begin, "depends on where the text begins or ends")
+        if char == "[":
+            match = _CLASS.match(pattern, begin)
+            self._at = match.end() if match else len(pattern)
+            return Width(1, 1)
+        if pattern.startswith(r"\Q", begin):
+            end = pattern.find(r"\E", begin)
+            length = (end if end >= 0 else len(pattern)) - begin - 2
+            self._at = end + 2 if end >= 0 else len(pattern)
+            return Width(length, length)
+        if char == "\\":
+            match = _ESCAPE.match(pattern, begin)
+            self._at = match.end() if match else len(pattern)
+            if pattern[begin + 1] in "Az":
+                return Width(0, None, begin, "depends on where the text begins or ends")
+            return Width(0, 0) if pattern[begin + 1] in "bB" else Width(1, 1)
+        self._at += 1
+        return Width(1, 1)
+
+    def _group(self) -> Width:
+        flags = _FLAGS.match(self._pattern, self._at)
+        if flags is not None:
+            self._at = flags.end()
+            return Width(0, 0)
+        opened = _GROUP.match(self._pattern, self._at)
+        self._at = opened.end() if opened is not None else self._at + 1
+        width = self._either()
+        self._at += 1
+        return width
+
+
+def _after(first: Width, second: Width) -> Width:
+    least = first.least + second.least
+    if first.most is None:
+        return Width(least, None, first.at, first.why)
+    if second.most is None:
+        return Width(least, None, second.at, second.why)
+    return Width(least, first.most + second.most)
+
+
+def width(pattern: str) -> Width:
+    """The least and most characters that an expression in RE2's syntax matches, which RE2 has accepted."""
+    return _Reader(pattern).whole()
+
+
+class Pattern:
+    """Finds what a tenant's regular expression matches, in the original text.
+
+    Args:
+        rule: the id of the rule.
+        pattern: in RE2's syntax, at most `MAX_CHARS` characters.
+        ignore_case: whether upper and lower case are the same.
+        bounded: whether the rule looks at streams, so that every match needs a bounded length.
+        kind: what a finding is called.
+
+    Raises:
+        ValueError: RE2 refuses the expression, it is too large, it matches the empty text, or a bound is missing; says where.
+    """
+
+    version = VERSION
+
+    def __init__(self, rule: str, pattern: str, *, ignore_case: bool = False, bounded: bool = False, kind: str = "pattern") -> None:
+        if len(pattern) > MAX_CHARS:
+            raise ValueError(f"the pattern has {len(pattern)} characters; at most {MAX_CHARS} can stand here")
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = MAX_MEMORY_BYTES
+        options.case_sensitive = not ignore_case
+        try:
+            self._expression = re2.compile(pattern.encode(), options=options)
+        except re2.error as error:
+            raise ValueError(_refused(pattern, error)) from None
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the pattern has half a character (a lone surrogate) at character {error.start + 1}") from None
+        if self._expression.programsize > MAX_PROGRAM:
+            raise ValueError(
+                f"the pattern is too large ({self._expression.programsize} instructions; at most {MAX_PROGRAM}); write smaller repetitions"
+            )
+        self._width = width(pattern)
+        if self._width.least == 0:
+            raise ValueError("the pattern matches the empty text, which is everywhere; write one that needs at least one character")
+        if bounded:
+            _check_bound(pattern, self._width)
+        self._rule = rule
+        self._kind = kind
+
+    @property
+    def id(self) -> str:
+        return self._rule
+
+    @property
+    def longest(self) -> int | None:
+        """The longest match, and one character on either side for word boundaries."""
+        return None if self._width.most is None else self._width.most + 2
+
+    def scan(self, text: Scanned) -> Sequence[Finding]:
+        encoded = Encoded(text.original)
+        return [
+            Finding(self._rule, self._kind, encoded.char(match.start()), encoded.char(match.end()))
+            for match in self._expression.finditer(encoded.data)
+            if match.end() > match.start()
+        ]
+
+
+def _refused(pattern: str, error: re2.error) -> str:
+    """What RE2 says, and where the part that it names begins."""
+    said = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error.args[0])
+    part = said.rpartition(": ")[2]
+    at = pattern.find(part) if part and part != said else -1
+    hint = "; RE2 has no look-ahead, look-behind or back-references" if re.search(r"\(\?<?[=!]|\\[1-9]", pattern) else ""
+    return f"RE2 refuses the pattern: {said}" + (f", at character {at + 1}" if at >= 0 else "") + hint
+
+
+def _check_bound(pattern: str, found: Width) -> None:
+    if found.most is None:
+        sign = pattern[found.at : found.at + 8] if found.at >= 0 else ""
+        remedy = "write {1,20} or another upper bound" if found.why == "has no upper bound" else "leave it out"
+        raise ValueError(
+            f"what stands at character {found.at + 1} of the pattern ({sign!r}…) {found.why}, and a stream needs a bound: {remedy}"
+        )
+    if found.most > MAX_LONGEST:
+        raise ValueError(
+            f"the pattern matches up to {found.most} characters; a stream holds back at most {MAX_LONGEST}, write smaller repetitions"
+        )

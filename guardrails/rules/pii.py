@@ -1,0 +1,285 @@
+"""Personal data whose structure can be checked: cards, IBANs, phone numbers, national ids, e-mail and IP addresses. Pure.
+
+| kind | check | without a word in front |
+|---|---|---|
+| `card` | Luhn; without a word in front the issuers' ranges and lengths too | 15 and 16 digits |
+| `iban` | mod 97, length and structure of the country (`python-stdnum`) | yes |
+| `phone` | `phonenumbers.is_valid_number` | with `+`, or grouped and valid in a region of the policy |
+| `national_id` | `guardrails.rules.national_ids` | ids with letters or punctuation of their own |
+| `email` | form; file names and user names of URLs are none | yes |
+| `ip` | `ipaddress`; loopback, unspecified and version numbers are none | yes |
+"""
+
+import ipaddress
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import phonenumbers
+from stdnum import iban
+
+from guardrails.ports import Finding, Scanned
+from guardrails.rules.gate import Gate
+from guardrails.rules.national_ids import CONTEXT_CHARS, ReadyId, ready_ids
+from guardrails.text import Encoded, plain
+
+VERSION: Final = "pii 1"
+KINDS: Final = ("card", "iban", "phone", "national_id", "email", "ip")
+DEFAULT_REGIONS: Final = ("US", "CA", "GB", "IE", "DE", "AT", "CH", "FR", "BE", "NL", "ES", "IT", "AU", "IN", "BR")
+"""Countries of a rule that names none."""
+
+_LONGEST: Final = {"card": 24, "iban": 44, "phone": 32, "national_id": 24, "email": 165, "ip": 45}
+"""Characters of one finding, at most."""
+_AROUND: Final = CONTEXT_CHARS + 2
+
+_GATES: Final = {
+    "card": r"\b[1-6][0-9]{3}[ -]?[0-9]{4,6}[ -]?[0-9]{4,6}",
+    "iban": r"\b[A-Za-z]{2}[0-9]{2} ?[A-Za-z0-9]{4} ?[A-Za-z0-9]{4}",
+    "phone": r"[+(]?[0-9](?:[ ()./-]{0,2}[0-9]){6}",
+    "email": r"[\w.%+'-]+@[\w]",
+    "ip": r"\b[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]",
+}
+
+_CARD: Final = re.compile(
+    r"(?<![\w.-])(?:\d{12,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5})(?![\w-]|\.\d)"
+)
+_CARD_WORDS: Final = re.compile(r"card|visa|master|amex|maestro|diners|discover|\bcc\b|credit|debit|payment|\bpan\b", re.IGNORECASE)
+_IBAN: Final = re.compile(r"(?<![\w-])[A-Za-z]{2}\d{2}(?:[A-Za-z0-9]{11,30}|(?: [A-Za-z0-9]{4}){2,7}(?: [A-Za-z0-9]{1,3})?)(?!\w)")
+_RUN: Final = re.compile(r"(?<![\w+.=#/-])[+(]?\(?\d[\d ().\u00a0\u2010-\u2013/-]{4,28}\d(?![\w=])")
+_PHONE_WORDS: Final = re.compile(
+    r"phone|\btel\b|\btel[.:]|mobile|\bcell\b|\bfax\b|\bcall(?:ed|ing)?\b|\bdial|whats ?app|\bsms\b|\btext (?:me|him|her|us)\b|voicemail"
+    r"|hotline|\breach (?:me|us|him|her)\b|answering|messages? (?:to|on)|\bcontact\b|\bring (?:me|us)\b",
+    re.IGNORECASE,
+)
+_PHONE_LABEL: Final = re.compile(
+    r"(?:phone|\btel|telephone|mobile|\bcell|\bfax)(?:[ -]?(?:number|no\.?|nr\.?))?(?: is)?\s?[:.#]?\s{0,3}$", re.IGNORECASE
+)
+_DATE: Final = re.compile(
+    r"(?:19|20)\d\d([-/. ])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12]\d|3[01])(?!\d)"
+    r"|(?:[0-2]?\d|3[01])([-/.])(?:[0-2]?\d|3[01])\2(?:(?:19|20)\d\d|\d\d$)"
+    r"|(?:19|20)\d\d ?[-/] ?(?:19|20)\d\d$"
+)
+_EMAIL: Final = re.compile(r"(?<![\w.%+'-])[\w%+][\w.%+'-]{0,63}@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,4}[^\W\d_]{2,24}(?![\w@-])")
+_FILES: Final = frozenset(
+    ("png", "jpg", "jpeg", "gif", "svg", "webp", "js", "ts", "css", "json", "html", "py", "md", "txt", "yaml", "yml", "so", "dll", "zip")
+)
+"""Ends of file names such as `image@2x.png`, none of which is a top-level domain that people have mail under."""
+_USER_OF_URL: Final = re.compile(r"://[^\s/]*$")
+_IP4: Final = re.compile(r"(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
+_IP6: Final = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?:%\w{1,15})?(?![\w:])")
+_IP_WORDS: Final = re.compile(r"\bip\b|address|host|server|ping|dns|gateway|subnet|\bfrom\b", re.IGNORECASE)
+_VERSION_WORDS: Final = re.compile(r"(?:\bv|version|release|\bver\.?|[=<>~!^]=?)\s?[\"']?$", re.IGNORECASE)
+
+_ISSUERS: Final = (
+    # first and last prefix, lengths
+    (4, 4, (13, 16, 19)),  # Visa
+    (51, 55, (16,)),  # Mastercard
+    (2221, 2720, (16,)),
+    (34, 34, (15,)),  # American Express
+    (37, 37, (15,)),
+    (300, 305, (14, 16)),  # Diners Club
+    (36, 36, (14, 16)),
+    (38, 39, (14, 16)),
+    (6011, 6011, (16, 19)),  # Discover
+    (644, 649, (16, 19)),
+    (65, 65, (16, 19)),
+    (3528, 3589, (16, 19)),  # JCB
+    (62, 62, (16, 17, 18, 19)),  # UnionPay
+)
+"""Those whose cards are found without a word in front. Maestro's ranges take in one number in four; its cards need the word."""
+
+
+def luhn(digits: str) -> bool:
+    """Luhn's check of ISO/IEC 7812-1: from the right every second digit doubled, digits summed, divisible by ten."""
+    total = sum(int(digit) for digit in digits[::-2])
+    total += sum(sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
+    return total % 10 == 0
+
+
+def issued(digits: str) -> bool:
+    """Whether an issuer gives out cards of this prefix and length."""
+    return any(len(digits) in lengths and first <= int(digits[: len(str(first))]) <= last for first, last, lengths in _ISSUERS)
+
+
+class Pii:
+    """Finds personal data with a structure.
+
+    Args:
+        rule: the id of the rule.
+        kinds: of `KINDS`; empty for all.
+        regions: ISO 3166 codes of the countries whose phone numbers are found without an international prefix and whose national ids are
+            looked for; empty for `DEFAULT_REGIONS`.
+
+    Raises:
+        ValueError: a kind or a region is unknown.
+    """
+
+    version = VERSION
+
+    def __init__(self, rule: str, kinds: Collection[str] = (), regions: Collection[str] = ()) -> None:
+        unknown = sorted(set(kinds).difference(KINDS))
+        if unknown:
+            raise ValueError(f"there is no kind of personal data called {unknown[0]}; the kinds are {', '.join(KINDS)}")
+        self._regions = tuple(dict.fromkeys(regions or DEFAULT_REGIONS))
+        foreign = [region for region in self._regions if region not in phonenumbers.SUPPORTED_REGIONS]
+        if foreign:
+            raise ValueError(f"there is no region {foreign[0]}; a region is a country as two capital letters, such as DE")
+        chosen = [kind for kind in KINDS if not kinds or kind in kinds]
+        self._rule = rule
+        self._kinds = [kind for kind in chosen if kind != "national_id"]
+        self._ids: list[ReadyId] = ready_ids(self._regions) if "national_id" in chosen else []
+        self._gate = Gate([_GATES[kind] for kind in self._kinds] + [rf"\b(?:{ready.entry.form})\b" for ready in self._ids])
+        self._longest = max(_LONGEST[kind] + _AROUND for kind in chosen)
+
+    @property
+    def id(self) -> str:
+        return self._rule
+
+    @property
+    def longest(self) -> int:
+        return self._longest
+
+    def scan(self, text: Scanned) -> Sequence[Finding]:
+        form, span = plain(text)
+        encoded = Encoded(form)
+        found: list[Finding] = []
+        place = self._gate.first(encoded.data, 0)
+        tried = 0  # where the last run of digits ended that was no phone number
+        while place is not None:
+            byte, end_byte = place
+            at = encoded.char(byte)
+            taken: tuple[str, int, int] | None = None
+            for index in self._gate.at(encoded.data, byte):
+                kind = self._kinds[index] if index < len(self._kinds) else "national_id"
+                if kind == "phone":
+                    if at < tried or taken is not None:
+                        continue
+                    value, tried = self._phone(form, at)
+                elif kind == "national_id":
+                    value = _national_id(self._ids[index - len(self._kinds)], form, at)
+                else:
+                    value = _FIND[kind](form, at)
+                if value is not None and (taken is None or taken[0] == "phone" or value[1] > taken[2]):
+                    taken = (kind, *value)
+            if taken is not None:
+                found.append(Finding(self._rule, taken[0], *span(taken[1], taken[2])))
+                begin = byte + len(form[at : taken[2]].encode("utf-8", "replace"))
+            else:
+                begin = byte + _word_bytes(encoded.data, byte, end_byte)
+            place = self._gate.first(encoded.data, begin)
+        return found
+
+    def _phone(self, form: str, at: int) -> tuple[tuple[int, int] | None, int]:
+        """A phone number that begins at a character, and where the run of digits ends that was looked at."""
+        run = _RUN.match(form, at)
+        if run is None:
+            return None, at
+        before = form[max(0, at - CONTEXT_CHARS) : at]
+        end = run.end()
+        for _ in range(3):
+            if self._is_phone(form[at:end], before):
+                return (at, end), end
+            shorter = re.compile(r"[ ./-][^ ./-]*$").search(form, at, end)
+            if shorter is None:
+                break
+            end = shorter.start()
+        return None, run.end()
+
+    def _is_phone(self, written: str, before: str) -> bool:
+        digits = "".join(char for char in written if char.isdigit())
+        if not 7 <= len(digits) <= 15 or _DATE.match(written) or written.count("(") != written.count(")"):
+            return False
+        if written[0] == "+":
+            return _valid(written, None)
+        if _PHONE_LABEL.search(before):
+            return True
+        groups = re.split(r"[^\d]+", written.strip("()"))
+        named = _PHONE_WORDS.search(before) is not None
+        if not named and (len(groups) < 3 or len(digits) < 9 or min(map(len, groups)) < 2 or not re.search(r"[()-]", written)):
+            return False
+        return any(_valid(written, region) for region in self._regions)
+
+
+def _valid(written: str, region: str | None) -> bool:
+    try:
+        return phonenumbers.is_valid_number(phonenumbers.parse(written, region))
+    except phonenumbers.NumberParseException:
+        return False
+
+
+def _word_bytes(data: bytes, begin: int, end: int) -> int:
+    """The bytes of the letters and digits that begin at a byte, at least one: nothing else begins among them."""
+    at = begin
+    while at < end and (data[at : at + 1].isalnum()):
+        at += 1
+    return max(1, at - begin)
+
+
+def _before(form: str, at: int) -> str:
+    return form[max(0, at - CONTEXT_CHARS) : at]
+
+
+def _card(form: str, at: int) -> tuple[int, int] | None:
+    match = _CARD.match(form, at)
+    if match is None:
+        return None
+    digits = match.group().replace(" ", "").replace("-", "")
+    if not 12 <= len(digits) <= 19 or not luhn(digits) or len(set(digits)) < 2:
+        return None
+    if _CARD_WORDS.search(_before(form, at)):
+        return match.span()
+    # one number in ten passes Luhn: lengths and prefixes that other numbers often have (article codes, times) need a word in front
+    return match.span() if len(digits) in (15, 16) and issued(digits) else None
+
+
+def _iban(form: str, at: int) -> tuple[int, int] | None:
+    match = _IBAN.match(form, at)
+    if match is None:
+        return None
+    begin, end = match.span()
+    while not iban.is_valid(form[begin:end], check_country=False):
+        # words of the sentence that follow look like further groups
+        end = form.rfind(" ", begin, end)
+        if end < 0:
+            return None
+    return begin, end
+
+
+def _email(form: str, at: int) -> tuple[int, int] | None:
+    match = _EMAIL.match(form, at)
+    if match is None or match.group().rpartition(".")[2].lower() in _FILES or ".." in match.group():
+        return None
+    begin, end = match.span()
+    if match.group().startswith("git@") or _USER_OF_URL.search(form, max(0, begin - 80), begin):
+        return None
+    return begin, end
+
+
+def _ip(form: str, at: int) -> tuple[int, int] | None:
+    match = _IP4.match(form, at) or _IP6.match(form, at)
+    if match is None:
+        return None
+    try:
+        address = ipaddress.ip_address(match.group().partition("%")[0])
+    except ValueError:
+        return None
+    if address.is_loopback or address.is_unspecified or match.group().startswith("255.255."):
+        return None
+    before = _before(form, at)
+    if address.version == 4:
+        small = all(int(part) < 20 for part in match.group().split("."))
+        spoken = not _VERSION_WORDS.search(before) and (not small or _IP_WORDS.search(before))
+    else:
+        # `a::b` is a name of C++ before it is an address
+        spoken = len([part for part in match.group().split(":") if part]) >= 3 or int(address) >> 112 in (0x2001, 0xFE80)
+    return match.span() if spoken else None
+
+
+def _national_id(ready: ReadyId, form: str, at: int) -> tuple[int, int] | None:
+    match = ready.form.match(form, at)
+    if match is None or (ready.words is not None and not ready.words.search(_before(form, at))) or not ready.valid(match.group()):
+        return None
+    return match.span()
+
+
+_FIND: Final = {"card": _card, "iban": _iban, "email": _email, "ip": _ip}

@@ -1,0 +1,298 @@
+"""The rules of a chain over a text that arrives in pieces, for one channel of an answer. Sans-I/O.
+
+A channel is one choice's text, the arguments of one tool call, or one choice's reasoning. What a window releases is, put together, the
+text that `Chain.judge` passes of the whole, however it was cut into pieces, where each rule is local: whether a span is a finding depends
+on nothing but the `longest` characters around it. A rule that takes matches one after the other is local unless they can overlap
+(`[0-9]{4}` in a long row of digits); of such a row the whole text and a stream may show different characters, each of no match.
+
+What is held back: the last `longest` characters. One less could still belong to a match, and the last character is not known while a
+combining mark may follow it. Characters that normalisation removes or joins to others (zero-width ones, combining marks) are held in
+addition, so that a value with such characters inside is held as well. A scanner that knows where a match may be open (`Opening`) holds
+less: the text before the open place is released at once. What is scanned with each piece: the held characters, `longest` characters
+before them, and the piece; so at most 2 * longest + len(piece) where nothing zero-width stands there, whatever came before.
+
+Rules that flag or shadow delay nothing. They see the text when it ends, or whenever `NOTED_CHARS` of it have come.
+"""
+
+from typing import Final, Protocol, runtime_checkable
+
+import msgspec
+import regex
+
+from guardrails.chain import Chain, Spot, owned
+from guardrails.ports import Scanned, Scanner
+from guardrails.verdict import Ended, GuardVerdict, Noted
+
+NOTED_CHARS: Final = 256 * 1024
+"""Characters that flagging and shadow rules look at in one go. A finding that lies across two of these parts is not noted."""
+
+MOST_WEIGHTLESS: Final = 4096
+"""Zero-width characters and combining marks that are held in addition. No language has them in such numbers; without a bound, an answer
+of nothing else would be scanned again as a whole with each piece."""
+
+_WEIGHTLESS: Final = regex.compile(
+    r"[[\p{M}\p{Cf}\u115f-\u11ff\u180b-\u180f\u2060-\u206f\u3164\uff9e\uff9f\uffa0\U000e0000-\U000e0fff]--[\U000e0020-\U000e007e]]",
+    regex.VERSION1,
+)
+"""What `guardrails.text` leaves out or joins to the character before it: characters without width, combining marks, vowels and finals of
+Hangul, half-width voice marks. Tag characters stand for ASCII, so they take room."""
+
+
+@runtime_checkable
+class Opening(Scanner, Protocol):
+    """A scanner that can also tell where a match may be open."""
+
+    def opens_at(self, text: Scanned) -> int:
+        """A position in the original: every finding that begins before it is one that `scan` of this text gives, and whatever follows
+        the text makes and unmakes none."""
+        ...
+
+
+class Released(msgspec.Struct, frozen=True, gc=False):
+    """What may be passed on after a call of a window."""
+
+    text: str = ""
+    ended: Ended = ""
+    """Why the channel is cut behind `text`; empty while it is not."""
+    by: str = ""
+    """The rule that cuts it."""
+    doomed: str = ""
+    """The rule that will cut the channel whatever follows, although text in front of its finding is still held. Whoever does not wait for
+    that text ends the engine's answer now and calls nothing more."""
+
+
+NOTHING: Final = Released()
+
+
+class GuardWindow:
+    """One channel of an answer, as it arrives.
+
+    Args:
+        chain: the rules. Those of `chain.needs_whole` make the window hold everything until the end.
+        most_held: characters that may be held; where more would have to be, the channel is cut with `too_long`.
+        stride: characters that are gathered before they are scanned. More than 1 saves scans and delays each piece by less than that.
+    """
+
+    __slots__ = (
+        "_begin",
+        "_buffer",
+        "_chain",
+        "_ended",
+        "_failed",
+        "_findings",
+        "_frontier",
+        "_known",
+        "_longest",
+        "_most_held",
+        "_noted_chars",
+        "_noted_from",
+        "_openings",
+        "_owner",
+        "_parts",
+        "_plain_longest",
+        "_stride",
+        "_to_note",
+        "_unscanned",
+    )
+
+    def __init__(self, chain: Chain, *, most_held: int = 1024 * 1024, stride: int = 1) -> None:
+        self._chain = chain
+        self._most_held = most_held
+        self._stride = stride
+        self._openings = [(at, scanner) for at, scanner in chain.changing if isinstance(scanner, Opening)]
+        self._longest = max([scanner.longest or 0 for _, scanner in chain.changing], default=0)
+        self._plain_longest = max([scanner.longest or 0 for _, scanner in chain.changing if not isinstance(scanner, Opening)], default=0)
+        self._buffer = ""
+        self._begin = 0
+        """Where the buffer begins in the whole text."""
+        self._frontier = 0
+        """Every character before it has been released or replaced."""
+        self._known: list[Spot] = []
+        """Decided findings that reach beyond the frontier."""
+        self._owner: Spot | None = None
+        """The finding that was replaced last; its characters behind the frontier are not replaced again."""
+        self._unscanned = 0
+        self._parts: list[str] = []
+        self._to_note: list[str] = []
+        self._noted_chars = 0
+        self._noted_from = 0
+        self._findings: list[Spot] = []
+        self._failed: set[int] = set()
+        self._ended: tuple[Ended, str, int | None] = ("", "", None)
+
+    def feed(self, piece: str) -> Released:
+        """The text that may be passed on now that `piece` has come."""
+        if self._ended[0] or not piece:
+            return self._after_end()
+        if self._chain.noting:
+            self._gather(piece)
+        if not self._chain.changing:
+            return Released(piece)
+        self._unscanned += len(piece)
+        if self._chain.needs_whole:
+            self._parts.append(piece)
+            return NOTHING if self._unscanned <= self._most_held else self._cut("too_long", "", None)
+        self._buffer += piece
+        return self._step(final=False) if self._unscanned >= self._stride else NOTHING
+
+    def idle(self) -> Released:
+        """The text that may be passed on when nothing has come for a while: what was only gathered is scanned. What may belong to a match
+        stays held, however long nothing comes."""
+        if self._ended[0] or not self._unscanned or self._chain.needs_whole or not self._chain.changing:
+            return self._after_end()
+        return self._step(final=False)
+
+    def end(self) -> Released:
+        """The rest of the text, once no piece follows."""
+        if self._ended[0]:
+            return self._after_end()
+        released = NOTHING
+        if self._chain.changing:
+            if self._parts:
+                self._buffer = "".join(self._parts)
+                self._parts.clear()
+            released = self._step(final=True)
+        self._note()
+        return released
+
+    def verdict(self) -> GuardVerdict:
+        """What the rules have said so far; after `end`, about the whole. It is the one of `Chain.judge` but for the text, and for flags
+        and shadows of a channel that was cut: these rules saw only what had come."""
+        ended, by, cut = self._ended
+        names = tuple([self._chain.rules[at].scanner.id for at in sorted(self._failed)])
+        findings: tuple[Noted, ...] = self._chain.noted(sorted(self._findings))
+        return GuardVerdict(findings=findings, ended=ended, by=by, cut=cut, failed=names, text=None)
+
+    @property
+    def held(self) -> int:
+        """Characters that have come and that have been neither released nor replaced."""
+        return self._unscanned if self._parts else self._begin + len(self._buffer) - self._frontier
+
+    def _step(self, *, final: bool) -> Released:
+        """Scan what is held, and release what is decided: every character of which no finding can begin that is not known yet."""
+        chain, buffer, begin, frontier = self._chain, self._buffer, self._begin, self._frontier
+        self._unscanned = 0
+        scanned = chain.read(buffer)
+        spots, failed = chain.spots(chain.changing, scanned, begin)
+        if failed:
+            self._failed.update(failed)
+            refuser = chain.refuser(failed)
+            if refuser is not None:
+                return self._cut("unavailable", refuser, None)
+        decided = begin + len(buffer) if final else max(frontier, begin + self._decided(scanned))
+        if spots or self._known:
+            text, block, doomed = self._resolved(spots, decided)
+            if block is not None:
+                self._cut("block", chain.rules[block.at].scanner.id, block.begin)
+                return Released(text, *self._ended[:2])
+        else:
+            text, doomed = buffer[frontier - begin : decided - begin], ""
+        self._frontier = decided
+        self._trim()
+        if begin + len(buffer) - decided > min(self._most_held, self._longest + MOST_WEIGHTLESS) and not final:
+            cut = self._cut("too_long", "", None)
+            return Released(text, cut.ended)
+        return Released(text, doomed=doomed) if text or doomed else NOTHING
+
+    def _resolved(self, spots: list[Spot], decided: int) -> tuple[str, Spot | None, str]:
+        """The text up to the place that is decided, the finding that cuts it, and the rule that will cut it later."""
+        chain, frontier = self._chain, self._frontier
+        known = self._known
+        fresh = [spot for spot in spots if spot.end > frontier and spot.begin < decided and spot not in known]
+        known = known + fresh
+        block = chain.first_block(known)
+        limit = decided if block is None else max(frontier, block.begin)
+        self._findings += fresh if block is None else [spot for spot in fresh if spot.begin <= block.begin]
+        self._known = [spot for spot in known if spot.end > decided]
+        text = self._changed(chain.edits(known), limit)
+        doomed = ""
+        if block is None:
+            later = chain.first_block([spot for spot in spots if spot.begin >= decided and self._is_sure(spot)])
+            doomed = "" if later is None else chain.rules[later.at].scanner.id
+        return text, block, doomed
+
+    def _changed(self, edits: list[Spot], limit: int) -> str:
+        """The text from the frontier to `limit`, with replacements; each finding is replaced once, where its first character stands."""
+        begin, done = self._begin, self._frontier
+        parts = []
+        for run in owned(edits, done, limit):
+            parts.append(self._buffer[done - begin : run.begin - begin])
+            if run.spot != self._owner:
+                parts.append(self._chain.mark(run.spot))
+                self._owner = run.spot
+            done = run.end
+        parts.append(self._buffer[done - begin : limit - begin])
+        return "".join(parts)
+
+    def _is_sure(self, spot: Spot) -> bool:
+        """Whether nothing that follows can unmake a finding: all that its rule looks at has come, and one character more."""
+        longest = self._chain.rules[spot.at].scanner.longest
+        return longest is not None and spot.begin - self._begin < _back(self._buffer, len(self._buffer), longest)
+
+    def _decided(self, scanned: Scanned) -> int:
+        """The position in the buffer before which no finding can begin that the scan did not give."""
+        buffer = self._buffer
+        length = len(buffer)
+        decided = _back(buffer, length, self._plain_longest) if self._plain_longest else length
+        for at, scanner in self._openings:
+            held = _back(buffer, length, scanner.longest or 0)
+            try:
+                held = max(held, min(scanner.opens_at(scanned), length))
+            except Exception:  # noqa: BLE001 - without this answer the window holds what it holds for any other rule
+                self._failed.add(at)
+            decided = min(decided, held)
+        return decided
+
+    def _trim(self) -> None:
+        """Forget what no scan needs any more: all but `longest` characters before the frontier."""
+        keep = _back(self._buffer, self._frontier - self._begin, self._longest)
+        if keep > 0:
+            self._buffer = self._buffer[keep:]
+            self._begin += keep
+
+    def _gather(self, piece: str) -> None:
+        """Keep a piece for the rules that only note."""
+        self._to_note.append(piece)
+        self._noted_chars += len(piece)
+        if self._noted_chars >= NOTED_CHARS:
+            self._note()
+
+    def _note(self) -> None:
+        """Let the rules that only note see what has come since they last did."""
+        if not self._to_note:
+            return
+        text = "".join(self._to_note)
+        spots, failed = self._chain.spots(self._chain.noting, self._chain.read(text), self._noted_from)
+        self._findings += spots
+        self._failed.update(failed)
+        self._noted_from += len(text)
+        self._noted_chars = 0
+        self._to_note.clear()
+
+    def _cut(self, ended: Ended, by: str, cut: int | None) -> Released:
+        """End the channel; what is held is dropped."""
+        self._ended = (ended, by, cut)
+        self._buffer = ""
+        self._begin = self._frontier
+        self._parts.clear()
+        self._known.clear()
+        self._note()
+        return self._after_end()
+
+    def _after_end(self) -> Released:
+        ended, by, _ = self._ended
+        return Released("", ended, by) if ended else NOTHING
+
+
+def _back(text: str, end: int, count: int) -> int:
+    """The place from which `count` characters that take room stand before `end`; 0 where there are not so many."""
+    at = end - count
+    if at <= 0:
+        return 0
+    if text.isascii() or _WEIGHTLESS.search(text, 0, end) is None:
+        return at
+    at = end
+    while at > 0 and count > 0:
+        at -= 1
+        count -= _WEIGHTLESS.match(text, at) is None
+    return at

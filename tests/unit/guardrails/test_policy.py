@@ -1,0 +1,117 @@
+"""The model of `guards`: what can be written, what a mistake is told, and the version of the whole."""
+
+import pytest
+
+from guardrails.policy import MAX_RULES, MAX_WORDS, GuardPolicy, PatternRule, SecretsRule, WordsRule
+from policies.yaml.located import parse_yaml
+from policies.yaml.validate import checked
+
+RULES = """
+rules:
+  - {id: keys, kind: secrets, mode: block, on: [input, output, tool_arguments]}
+  - {id: people, kind: pii, types: [email, card], mode: redact, restore: true, on: [input]}
+  - {id: house, kind: words, words: [project kestrel], mode: replace, replacement: a project}
+  - {id: tickets, kind: pattern, pattern: 'T-[0-9]{4,8}', mode: flag}
+  - {id: links, kind: links, allow: ["*.example.com"], mode: shadow, on: [output]}
+  - {id: orders, kind: links, mode: block, on_error: open, on: [tool_results]}
+"""
+
+
+def read(text: str) -> GuardPolicy:
+    policy, problems = checked(GuardPolicy, parse_yaml(text.encode(), "a.yaml", {}))
+    assert problems == []
+    assert policy is not None
+    return policy
+
+
+def mistakes(rule: str) -> list[str]:
+    _, problems = checked(GuardPolicy, parse_yaml(f"rules:\n  - {{{rule}}}\n".encode(), "a.yaml", {}))
+    return [f"{problem.message}; {problem.hint}" for problem in problems]
+
+
+def test_each_kind_is_read_as_its_own_class() -> None:
+    rules = read(RULES).rules
+    assert [rule.kind for rule in rules] == ["secrets", "pii", "words", "pattern", "links", "links"]
+    assert isinstance(rules[0], SecretsRule)
+    assert isinstance(rules[2], WordsRule)
+    assert isinstance(rules[3], PatternRule)
+
+
+def test_the_rules_of_a_direction_keep_their_order() -> None:
+    policy = read(RULES)
+    assert [rule.id for rule in policy.on("output")] == ["keys", "house", "tickets", "links"]
+    assert [rule.id for rule in policy.on("tool_results")] == ["orders"]
+    assert [rule.id for rule in policy.on("tool_arguments")] == ["keys"]
+
+
+def test_a_rule_that_changes_texts_fails_closed_unless_it_says_otherwise_and_others_never_refuse() -> None:
+    assert {rule.id: rule.closed for rule in read(RULES).rules} == {
+        "keys": True,
+        "people": True,
+        "house": True,
+        "tickets": False,
+        "links": False,
+        "orders": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("id: a, kind: links, mode: replace", "has mode: replace without replacement; write replacement: TEXT"),
+        (
+            "id: a, kind: links, mode: block, replacement: x",
+            "has a replacement and mode: block; write mode: replace, or remove the replacement",
+        ),
+        (
+            "id: a, kind: links, mode: flag, on_error: closed",
+            "has on_error: closed and mode: flag, which never refuses; remove on_error",
+        ),
+        ("id: a, kind: links, mode: block, restore: true", "has restore: true and mode: block; write mode: redact, or remove restore"),
+        (
+            "id: a, kind: pii, mode: redact, restore: true, on: [output]",
+            "has restore: true and looks at no text that is sent to an engine; add input to on, or remove restore",
+        ),
+        ("id: a, kind: pii, mode: redact, on: [input, input]", "names a direction twice in on; keep one of them"),
+        (
+            "id: a, kind: links, mode: block, sensitivity: 3",
+            "is no known key; known here: id, kind, mode, on",
+        ),
+        ("id: a, kind: words, mode: block, words: [x], whole: true", "is no known key"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_write(rule: str, message: str) -> None:
+    assert [found[: len(message)] for found in mistakes(rule)] == [message]
+
+
+def test_an_unknown_kind_is_told_which_there_are() -> None:
+    (message,) = mistakes("id: a, kind: secret, mode: block")
+    assert "'secrets', 'pii', 'words', 'pattern', 'links'" in message
+
+
+def test_ids_stand_once_and_words_and_rules_are_bounded() -> None:
+    rule = {"kind": "links", "mode": "block"}
+    with pytest.raises(ValueError, match="more than one rule with the id a; give each"):
+        GuardPolicy.model_validate({"rules": [{"id": "a", **rule}, {"id": "a", **rule}]})
+    words = {"kind": "words", "mode": "flag", "words": ["w"] * (MAX_WORDS // 2 + 1)}
+    with pytest.raises(ValueError, match="10002 words in all its rules together; at most 10000"):
+        GuardPolicy.model_validate({"rules": [{"id": "a", **words}, {"id": "b", **words}]})
+    many = [{"id": f"a{number}", **rule} for number in range(MAX_RULES + 1)]
+    assert len(GuardPolicy.model_validate({"rules": many[:-1]}).rules) == MAX_RULES
+    with pytest.raises(ValueError, match="at most 100"):
+        GuardPolicy.model_validate({"rules": many})
+
+
+def test_the_version_changes_with_every_member_and_with_nothing_else() -> None:
+    policy = read(RULES)
+    assert policy.version() == read("\n# a comment" + RULES).version()
+    assert len(policy.version()) == 64
+    changes = [("mode: block, on: [input", "mode: redact, on: [input"), ("kestrel", "osprey"), ("{4,8}", "{4,9}"), ("a project", "it")]
+    changes += [
+        ("*.example.com", "example.com"),
+        ("id: orders", "id: order"),
+        ("on_error: open", "on_error: closed"),
+        ("restore: true, ", ""),
+    ]
+    versions = {read(RULES.replace(old, new)).version() for old, new in changes} | {read(RULES + "held_bytes: 5000\n").version()}
+    assert len(versions | {policy.version()}) == len(changes) + 2
