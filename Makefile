@@ -165,6 +165,9 @@ bench-cache: $(VENV)/.dev ## hits and wrong answers of the semantic cache's deci
 bench-rollout: $(VENV)/.dev ## how often rollouts of good versions go back and bad ones do not, simulated
 	$(BIN)/python -m bench.rollout
 
+bench-guards: $(VENV)/.dev ## what guard rules find and what they cost; DATA=folder with the visible sets
+	$(BIN)/python -m bench.guards --data $(DATA)
+
 bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, simulated
 	$(BIN)/python -m bench.overload.limits
 

@@ -8,6 +8,7 @@ from guardrails.policy import (
     Direction,
     GuardPolicy,
     GuardRule,
+    InjectionRule,
     LinksRule,
     PatternRule,
     PiiRule,
@@ -15,6 +16,7 @@ from guardrails.policy import (
     WordsRule,
 )
 from guardrails.ports import Scanner
+from guardrails.rules.injection import Injection
 from guardrails.rules.links import Links
 from guardrails.rules.pattern import Pattern
 from guardrails.rules.pii import Pii
@@ -58,6 +60,8 @@ def scanner_of(rule: GuardRule) -> Scanner:
             return Pattern(rule.id, rule.pattern, ignore_case=rule.ignore_case, bounded=streams)
         if isinstance(rule, LinksRule):
             return Links(rule.id, rule.allow)
+        if isinstance(rule, InjectionRule):
+            return Injection(rule.id)
     except ValueError as error:
         raise RuleUnusable(rule.id, str(error)) from None
     assert_never(rule)

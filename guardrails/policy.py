@@ -143,8 +143,14 @@ class LinksRule(_GuardRule):
     )
 
 
+class InjectionRule(_GuardRule):
+    """Attempts to override the instructions of a model."""
+
+    kind: Literal["injection"] = Field(description="`injection`: phrases and structures of prompt injection and jailbreaks.")
+
+
 GuardRule = Annotated[
-    SecretsRule | PiiRule | WordsRule | PatternRule | LinksRule,
+    SecretsRule | PiiRule | WordsRule | PatternRule | LinksRule | InjectionRule,
     Field(discriminator="kind"),
 ]
 """One rule; `kind` says of which class it is. A new kind is one more class here and one more line in `guardrails.build`."""

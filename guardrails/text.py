@@ -246,6 +246,7 @@ MIN_ESCAPES: Final = 3
 _BASE64: Final = re2.compile(rb"[A-Za-z0-9+/_-]{16,}={0,2}", options=LATIN1)
 _URL: Final = re2.compile(rb"[A-Za-z0-9_.~+&=/:?#%-]{9,}", options=LATIN1)
 _ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+_HEX_DIGITS: Final = b"0123456789abcdef"
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
 
 
@@ -296,7 +297,11 @@ def _encoded(text: str) -> Iterator[tuple[int, int]]:
             if match.group().count(b"%") >= MIN_ESCAPES:
                 yield encoded.char(match.start()), encoded.char(match.end())
     for match in _BASE64.finditer(encoded.data):
-        yield encoded.char(match.start()), encoded.char(match.end())
+        begin, end = match.span()
+        span = encoded.data[begin:end]
+        # names of code are the most of what looks like base64: sixteen characters of base64 have a capital letter but for one in 10,000
+        if not span.islower() or not span.strip(_HEX_DIGITS):
+            yield encoded.char(begin), encoded.char(end)
 
 
 def _decoded(written: str, room: int) -> str | None:

@@ -38,10 +38,16 @@ class Gate:
 
     def at(self, data: bytes, begin: int) -> list[int]:
         """Which gates match at a byte, as positions in `expressions`. What stands in front of the byte is not seen."""
-        found: list[int] = self._which.Match(data[begin : begin + _SEEN_BYTES])
-        return found
+        found: list[int] | None = self._which.Match(data[begin : begin + _SEEN_BYTES])
+        return found or []
 
     def hits(self, data: bytes) -> Iterator[tuple[int, list[int]]]:
         """All places that do not overlap, each with its gates."""
         for match in self._any.finditer(data):
-            yield match.start(), self.at(data, match.start())
+            begin = match.start()
+            yield begin, self.at(data, begin)
+
+    def places(self, data: bytes) -> Iterator[int]:
+        """The same for a rule that has one gate."""
+        for match in self._any.finditer(data):
+            yield match.start()

@@ -31,6 +31,8 @@ _LOADED: Final = re.compile(
     r"\b(?:src|srcset|href|data|poster|background|action|content)\s*=\s*[\"']?(?:[^\"'>]*\s)?)$",
     re.IGNORECASE,
 )
+_OPENERS: Final = ("(", "<", '"', "'", "=", ":", ",")
+"""What stands right in front of an address that markup loads; asked first, because most addresses stand in plain text."""
 _SECRET_PLACE: Final = re.compile(
     r"\$\{|%7b|\{\{|\{[a-z_ ]+\}|\[(?:data|secret|conversation|history|summary|user|prompt)[^\]]*\]", re.IGNORECASE
 )
@@ -77,7 +79,7 @@ class Links:
         encoded = Encoded(form)
         found: list[Finding] = []
         past = 0
-        for byte, _ in self._gate.hits(encoded.data):
+        for byte in self._gate.places(encoded.data):
             at = encoded.char(byte)
             if at < past:
                 continue
@@ -104,7 +106,7 @@ class Links:
             return None
         before = form[max(0, match.start() - MARKUP_CHARS) : match.start()]
         rest = match["rest"].rstrip(").,;")
-        loaded = _LOADED.search(before) is not None
+        loaded = before.rstrip()[-1:] in _OPENERS and _LOADED.search(before) is not None
         data = user + rest.partition("?")[2] + rest.partition("#")[2] * ("?" not in rest)
         limit = LOADED_DATA_CHARS if loaded else CLICKED_DATA_CHARS
         if len(data) >= limit or (loaded and (_SECRET_PLACE.search(rest) or _speaks(user + rest))):

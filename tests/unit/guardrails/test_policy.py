@@ -86,7 +86,7 @@ def test_a_mistake_is_told_with_what_to_write(rule: str, message: str) -> None:
 
 def test_an_unknown_kind_is_told_which_there_are() -> None:
     (message,) = mistakes("id: a, kind: secret, mode: block")
-    assert "'secrets', 'pii', 'words', 'pattern', 'links'" in message
+    assert "'secrets', 'pii', 'words', 'pattern', 'links', 'injection'" in message
 
 
 def test_ids_stand_once_and_words_and_rules_are_bounded() -> None:
