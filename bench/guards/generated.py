@@ -100,6 +100,18 @@ TOKENS: Final[dict[str, Callable[[random.Random], str]]] = {
     "docker_token": lambda r: "dckr_pat_" + _of(r, URL64, 26) + r.choice(ALNUM),
     "groq_key": lambda r: "gsk_" + _of(r, ALNUM, 52),
     "replicate_token": lambda r: "r8_" + _of(r, ALNUM, 37),
+    "google_oauth_token": lambda r: "ya29." + _of(r, URL64, 140) + r.choice(ALNUM),
+    "slack_app_token": lambda r: f"xapp-1-A{_of(r, BASE32, 10)}-{_of(r, string.digits, 13)}-{_of(r, HEX, 64)}",
+    "stripe_webhook_secret": lambda r: "whsec_" + _of(r, ALNUM, 32),
+    "square_token": lambda r: "sq0atp-" + _of(r, URL64, 21) + r.choice(ALNUM),
+    "doppler_token": lambda r: "dp.pt." + _of(r, ALNUM, 43),
+    "linear_key": lambda r: "lin_api_" + _of(r, ALNUM, 40),
+    "newrelic_key": lambda r: "NRAK-" + _of(r, string.ascii_uppercase + string.digits, 27),
+    "perplexity_key": lambda r: "pplx-" + _of(r, ALNUM, 48),
+    "xai_key": lambda r: "xai-" + _of(r, ALNUM, 80),
+    "atlassian_token": lambda r: "ATATT3" + _of(r, URL64, 176) + "=" + _of(r, HEX.upper(), 8),
+    "heroku_key": lambda r: "HRKU-AA" + _of(r, URL64, 57) + r.choice(ALNUM),
+    "age_key": lambda r: "AGE-SECRET-KEY-1" + _of(r, "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", 58),
     "jwt": jwt,
     "private_key": private_key,
 }
@@ -134,6 +146,14 @@ NAMED: Final[dict[str, tuple[Callable[[random.Random], str], tuple[str, ...]]]] 
             "redis://:{}@cache:6379/0",
             "mongodb+srv://app:{}@c0.abc.mongodb.net",
         ),
+    ),
+    "azure_sas": (
+        lambda r: _of(r, ALNUM, 20) + "%2B" + _of(r, ALNUM, 22) + "%3D",
+        ("https://store.blob.core.windows.net/c/f.txt?sv=2024-11-04&se=2026-01-01T00%3A00%3A00Z&sr=b&sp=r&sig={}", "?sv=2024-11-04&sig={}"),
+    ),
+    "basic_credentials": (
+        lambda r: base64.b64encode(f"svc:{_password(r)}".encode()).decode(),
+        ("Authorization: Basic {}", "curl -H 'Authorization: Basic {}' https://api.internal/v1"),
     ),
     "assigned_secret": (
         lambda r: _of(r, ALNUM, r.randint(24, 48)),

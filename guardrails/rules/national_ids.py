@@ -90,7 +90,7 @@ NATIONAL_IDS: Final = (
     NationalId("MY", "my.nric", r"\d{6}-\d{2}-\d{4}"),
     NationalId("TH", "th.pin", r"\d-\d{4}-\d{5}-\d{2}-\d"),
 )
-"""All that can be found, 39 countries."""
+"""All that can be found, 38 countries."""
 
 COUNTRIES: Final = frozenset(entry.country for entry in NATIONAL_IDS)
 

@@ -1,6 +1,7 @@
 """Made secrets: the same for the same seed, each where its span says, of every kind."""
 
 from bench.guards.generated import NAMED, TOKENS, negatives, secrets
+from guardrails.rules.secret_formats import KINDS
 
 
 def test_spans_hold_the_values_and_every_kind_is_made() -> None:
@@ -10,6 +11,10 @@ def test_spans_hold_the_values_and_every_kind_is_made() -> None:
     for one in made:
         assert 0 <= one.begin < one.end <= len(one.text)
         assert "{}" not in one.text[one.begin : one.end]
+
+
+def test_every_kind_that_the_rules_know_is_made() -> None:
+    assert TOKENS.keys() | NAMED.keys() == set(KINDS)
 
 
 def test_a_seed_decides_all() -> None:
