@@ -70,7 +70,7 @@ def exact_key(scope: Scope, target: Target, ask: Ask) -> bytes:
     The prompt is hashed as it stands in the body, so bodies have a bound (`cache.eligible.MAX_BODY_BYTES`).
     """
     hashed = _begun(scope, target, b"request").copy()
-    hashed.update(joined((effective_members(ask), ask.prompt)))
+    hashed.update(joined((effective_members(ask, scope.tenant or scope.name), ask.prompt)))
     return hashed.digest()
 
 
@@ -81,7 +81,7 @@ def input_keys(scope: Scope, target: Target, ask: Ask, inputs: Sequence[bytes]) 
         inputs: each input as JSON.
     """
     shared = _begun(scope, target, b"one input").copy()
-    add(shared, effective_members(ask))
+    add(shared, effective_members(ask, scope.tenant or scope.name))
     keys = []
     for one in inputs:
         own = shared.copy()

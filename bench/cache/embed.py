@@ -89,7 +89,7 @@ class Measured:
 
 
 async def embedding(model: PackagedModel, measured: Measured, repeat: int) -> None:
-    """Of a question on the loop and by the thread, of a long text, of a batch, and of a question that is remembered."""
+    """Take the times of vectors: a question on the loop and by the thread, a long text, a batch, a question that is remembered."""
     on_loop, in_thread = BatchedEmbedder(model, 60.0, on_loop_characters=10**9), BatchedEmbedder(model, 60.0, on_loop_characters=-1)
     remembered = RememberedVectors(BatchedEmbedder(model, 60.0))
     batch = list(questions(64, 1))
@@ -123,7 +123,7 @@ async def _nearest(index: QuestionIndex, subject: str, asked: NDArray[np.float32
 
 
 async def neighbours(model: PackagedModel, measured: Measured, sizes: list[int], graph_to: int) -> None:
-    """Of partitions of several sizes: scanned, by the graph, and in Postgres."""
+    """Take the times of nearest questions in partitions of several sizes: scanned, by the graph, and in Postgres."""
     texts = list(questions(sizes[-1] + ASKED, 2))
     random.Random(3).shuffle(texts)
     vectors = model.embed(texts)

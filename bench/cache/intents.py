@@ -73,7 +73,7 @@ def closest(vectors: Vectors) -> NDArray[np.int32]:
 
 
 def streams(data: Path, name: str, half: str, orders: int) -> list[Stream]:
-    """The same questions in `orders` seeded orders, with the packaged embedder's vectors."""
+    """Streams of the same questions in `orders` seeded orders, with the packaged embedder's vectors."""
     asked = questions(data, name, half)
     vectors = PackagedModel().embed([question.text for question in asked])
     nearest = closest(vectors)

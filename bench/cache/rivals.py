@@ -17,7 +17,7 @@ from bench.cache.intents import Stream
 
 SCRIPT = Path(__file__).with_name("gptcache_pairs.py")
 THRESHOLDS = (0.8, 0.975)
-"""Of its score (1 + cosine) / 2: cosines of 0.6 (its default) and 0.95."""
+"""Thresholds of its score, (1 + cosine) / 2: cosines of 0.6 (its default) and 0.95."""
 MOST = 3_000
 """Questions of the first order that it is asked; it takes some milliseconds for each."""
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 TERMS = 100
-"""Of Kolmogorov's series; each is smaller than the one before it, and 100 give 15 digits from a statistic of 0.15 on."""
+"""Terms of Kolmogorov's series; each is smaller than the one before it, and 100 give 15 digits from a statistic of 0.15 on."""
 RESAMPLES = 1_000
 EXACT_US = 0.1
 

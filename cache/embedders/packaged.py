@@ -34,8 +34,8 @@ TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
 TENSOR: Final = "embedding.weight"
 
 MAX_CHARACTERS: Final = 4096
-"""Of a longer text the first and the last half of so many characters count: about 2 ms of tokenising. The mean of a thousand tokens says
-what a text is about, and a question stands at the beginning or at the end of what was pasted."""
+"""Characters of a text that count; of a longer one the first and the last half of so many: about 2 ms of tokenising. The mean of a thousand
+tokens says what a text is about, and a question stands at the beginning or at the end of what was pasted."""
 MAX_HEADER_BYTES: Final = 1 << 20
 POOLING: Final = "mean-1"
 """Names how a vector is made of token vectors and of which part of the text; a change makes other vectors, and so another version."""

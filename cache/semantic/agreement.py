@@ -21,7 +21,7 @@ AGREE = 0.95
 DIFFER = 0.60
 """Cosine up to which they do not."""
 MAX_CHARACTERS = 4_000
-"""Of each answer in a judge's prompt; a longer one is shown with its middle left out."""
+"""Characters of each answer in a judge's prompt; a longer one is shown with its middle left out."""
 GUARDED_CHARACTERS = 300
 """Answers up to this length are compared by the guard of questions too (1 to 2 ms); longer ones by figures and negations alone."""
 HOUR_S = 3600.0
@@ -120,7 +120,7 @@ class ChatJudge:
         """Calls, and those without a word of the judge."""
 
     async def __call__(self, question: str, fresh: str, kept: str) -> bool | None:
-        """See `Judge`."""
+        """Whether both answers say the same to the question; None where the model cannot tell, or the budget is spent."""
         now = self._clock()
         if len(self._calls) == self._per_hour and (not self._calls or now - self._calls[0] < HOUR_S):
             return None

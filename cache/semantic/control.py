@@ -69,7 +69,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     audits: float
     """Would-be hits that were explored and labelled, by weight."""
     wrong: float
-    """Of them those whose kept answer was wrong."""
+    """Those of them whose kept answer was wrong."""
     lower: float
     """Wilson's 95 % bounds of wrong answers per hit."""
     upper: float

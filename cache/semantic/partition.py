@@ -28,5 +28,5 @@ def partition_of(scope: Scope, target: Target, ask: Ask, asked: Asked, embedder:
     for part in (target.endpoint, target.model, target.served, target.revision, target.adapter, target.guards, embedder):
         add(hashed, part.encode())
     add(hashed, asked.before)
-    add(hashed, effective_members(ask))
+    add(hashed, effective_members(ask, scope.tenant or scope.name))
     return hashed.digest()

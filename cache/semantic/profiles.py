@@ -68,7 +68,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     language: str
     """ISO 639-1, or empty where the words do not say."""
     script: str
-    """Of most letters, as Unicode names it (`LATIN`); empty without letters."""
+    """The script of most letters, as Unicode names it (`LATIN`); empty without letters."""
     numbers: Bag
     units: Bag
     dates: Bag

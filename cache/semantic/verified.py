@@ -39,7 +39,7 @@ class VerifiedSettings(msgspec.Struct, frozen=True, kw_only=True):
     entries: int = 20_000
     """Entries of one partition whose answers' groups are remembered."""
     all_entries: int = 200_000
-    """Of all partitions together: about 100 MB."""
+    """Entries of all partitions together: about 100 MB."""
 
 
 class VerifiedFigures(msgspec.Struct, frozen=True, kw_only=True):

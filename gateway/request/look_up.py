@@ -224,6 +224,7 @@ def _charged(usage: Usage, settings: CachePolicy) -> Usage:
 def _note_hit(usage: Usage, age_s: float, settings: CachePolicy, story: Story) -> None:
     found = story.looked_up
     found.status = HIT if found.similarity is None else SIMILAR
+    found.resembled = ""  # an equal request may have ended while similar questions were looked at
     found.age_s, found.saved, found.hit = age_s, usage, _charged(usage, settings)
     story.settled.status = 200
 

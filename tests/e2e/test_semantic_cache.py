@@ -195,6 +195,7 @@ async def test_equal_requests_at_once_make_one_call_though_they_wait_for_a_vecto
         replies = await asyncio.gather(*(ask(client, ASKED) for _ in range(20)))
         assert engine.count == 1
         assert len({text_of(reply) for reply in replies}) == 1
+        assert {seen(reply) for reply in replies} == {("miss", "first"), ("hit-exact", "")}
 
 
 async def test_a_purge_removes_questions_too() -> None:

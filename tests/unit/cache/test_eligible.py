@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from cache import eligible
-from cache.eligible import MAX_BODY_BYTES, passes_by
+from cache.eligible import MAX_BODY_BYTES, SIMILAR_REASONS, passes_by
 from cache.policy import CachePolicy
+from cache.semantic import conversation, never_words
+from cache.semantic.guard import DIFFERENCES
 from domain.ask import Ask, Endpoint
 from gateway.http.openai import interpret
 
@@ -60,3 +62,9 @@ def test_completions_that_echo_pass_by() -> None:
 def test_a_policy_that_makes_no_sense_is_refused(written: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         CachePolicy(**written)
+
+
+def test_every_word_for_a_question_without_an_answer_is_counted() -> None:
+    """A word that the metric does not know would end the counting of its request."""
+    assert {*conversation.REFUSALS, *never_words.REFUSALS} <= {*SIMILAR_REASONS}
+    assert not {*DIFFERENCES} & {*SIMILAR_REASONS}, "they stand behind `differs:`"
