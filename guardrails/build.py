@@ -1,15 +1,17 @@
 """Makes scanners and chains of the rules of a policy. Pure; compiling costs milliseconds, so it is done once for each policy."""
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from guardrails.chain import Chain, ChainRule
 from guardrails.policy import (
     CHANGING,
+    DetectorRule,
     Direction,
-    GuardPolicy,
     GuardRule,
     InjectionRule,
     LinksRule,
+    LocalRule,
     PatternRule,
     PiiRule,
     SecretsRule,
@@ -33,20 +35,21 @@ class RuleUnusable(ValueError):
         self.rule = rule
 
 
-def chain_of(policy: GuardPolicy, direction: Direction) -> Chain:
-    """The rules of a policy that look at texts of a direction, in their order.
+def chain_of(rules: Iterable[GuardRule], direction: Direction) -> Chain:
+    """Those of the rules that look at texts of a direction and are evaluated here, in their order.
 
     Raises:
         RuleUnusable: a rule names a type or region that there is not.
     """
-    rules = [
+    chosen = [
         ChainRule(scanner_of(rule), rule.mode, rule.replacement, rule.closed, rule.restore and direction in ("input", "tool_results"))
-        for rule in policy.on(direction)
+        for rule in rules
+        if direction in rule.on and not isinstance(rule, DetectorRule)
     ]
-    return Chain(rules, Text)
+    return Chain(chosen, Text)
 
 
-def scanner_of(rule: GuardRule) -> Scanner:
+def scanner_of(rule: LocalRule) -> Scanner:
     """The scanner of one rule. Raises RuleUnusable."""
     try:
         if isinstance(rule, SecretsRule):

@@ -149,10 +149,48 @@ class InjectionRule(_GuardRule):
     kind: Literal["injection"] = Field(description="`injection`: phrases and structures of prompt injection and jailbreaks.")
 
 
-GuardRule = Annotated[
-    SecretsRule | PiiRule | WordsRule | PatternRule | LinksRule | InjectionRule,
-    Field(discriminator="kind"),
-]
+DetectorName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$")]
+_Category = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
+
+
+class DetectorRule(_GuardRule):
+    """A classifier that runs elsewhere: a guard model of the fleet, a moderations endpoint, a webhook, Presidio."""
+
+    kind: Literal["detector"] = Field(description="`detector`: a detector of `tidegate.yaml`, asked over the network.")
+    detector: DetectorName = Field(description="The detector's name in `guards.detectors` of `tidegate.yaml`.")
+    categories: list[_Category] = Field(
+        default=[], max_length=100, description="The categories of the detector that are findings; empty for all."
+    )
+    threshold: float | None = Field(
+        default=None, ge=0, le=1, description="The score from which a category is a finding; null for the detector's own decision."
+    )
+    hold: bool = Field(
+        default=True,
+        description="Whether an answer waits for the detector. With false, text goes on at once and the answer is cut when the verdict "
+        "comes, which then is marked as late.",
+    )
+    window_chars: int = Field(
+        default=1000, ge=100, le=100_000, description="Characters of an answer that the detector sees at a time, of a streamed one."
+    )
+    overlap_chars: int = Field(
+        default=200, ge=0, le=10_000, description="Characters in front of a window that the detector sees again, for context."
+    )
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Self:
+        if self.on_error is None and self.mode in CHANGING:
+            raise ValueError("has no on_error; write on_error: closed (refuse when the detector is away) or on_error: open (let pass)")
+        if not self.hold and self.mode in ("redact", "replace"):
+            raise ValueError(f"has hold: false and mode: {self.mode}, which cannot change text that is gone; remove hold")
+        if self.overlap_chars >= self.window_chars:
+            raise ValueError(f"has overlap_chars: {self.overlap_chars}; it must be less than window_chars: {self.window_chars}")
+        return self
+
+
+LocalRule = SecretsRule | PiiRule | WordsRule | PatternRule | LinksRule | InjectionRule
+"""A rule that this process evaluates by itself."""
+
+GuardRule = Annotated[LocalRule | DetectorRule, Field(discriminator="kind")]
 """One rule; `kind` says of which class it is. A new kind is one more class here and one more line in `guardrails.build`."""
 
 

@@ -54,3 +54,35 @@ class Scanner(Protocol):
     def scan(self, text: Scanned) -> Sequence[Finding]:
         """Every finding, in order of `begin`."""
         ...
+
+
+class Detected(msgspec.Struct, frozen=True, gc=False):
+    """Something that a detector says of one text."""
+
+    kind: str
+    """The detector's category: `violence`, `PERSON`, `S9`."""
+    score: float
+    """How sure the detector is, 0 to 1; 1 where it only says yes."""
+    begin: int
+    """Where it begins in the text, in characters; 0 where it concerns the whole."""
+    end: int
+
+
+class DetectorAway(Exception):
+    """A detector has given no answer; the text is one word: `timeout`, `open` (its breaker), `busy`, `error`, `unreadable`."""
+
+
+class Detector(Protocol):
+    """A classifier that runs elsewhere. Its adapters do I/O and stand in `guardrails/detectors/`."""
+
+    async def detect(self, text: str, direction: str, tenant: str) -> Sequence[Detected]:
+        """What the detector finds in one text, its own decisions and scores, whatever rules make of them.
+
+        Args:
+            direction: what the text is, a `guardrails.policy.Direction`.
+            tenant: whose text it is; no result that was remembered for one tenant answers for another.
+
+        Raises:
+            DetectorAway: there is no answer within the detector's time.
+        """
+        ...

@@ -1,0 +1,72 @@
+"""The guard rules that look at one request and its answer, made ready. Pure, immutable, shared by all requests under the same rules."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+from guardrails.build import chain_of, scanner_of
+from guardrails.chain import Chain
+from guardrails.policy import CHANGING, MEANING, DetectorRule, Direction, GuardRule
+
+REQUEST: Final[tuple[Direction, ...]] = ("input", "tool_arguments", "tool_results")
+"""The directions of texts in requests; arguments of tools stand in earlier turns."""
+REPLY: Final[tuple[Direction, ...]] = ("output", "tool_arguments")
+"""The directions of texts in answers."""
+
+
+class GuardSet:
+    """Rules of all levels that apply to a request, in their order: the operator's first.
+
+    Args:
+        rules: at least one; each id stands once.
+        held_bytes: the most bytes of an answer that are held until its rules have seen it.
+
+    Raises:
+        RuleUnusable: a rule names something that there is not.
+    """
+
+    def __init__(self, rules: Sequence[GuardRule], held_bytes: int) -> None:
+        self.rules: Final = tuple(rules)
+        self.held_bytes: Final = held_bytes
+        for rule in self.rules:
+            if not isinstance(rule, DetectorRule):
+                scanner_of(rule)
+        self._chains: dict[Direction, Chain] = {}
+
+    def chain(self, direction: Direction) -> Chain:
+        """The rules for a direction that this process evaluates; made when they are asked for first."""
+        chain = self._chains.get(direction)
+        if chain is None:
+            chain = self._chains[direction] = chain_of(self.rules, direction)
+        return chain
+
+    def detectors(self, direction: Direction) -> tuple[DetectorRule, ...]:
+        """The rules for a direction that ask a detector."""
+        return tuple(rule for rule in self.rules if isinstance(rule, DetectorRule) and direction in rule.on)
+
+    def on(self, directions: Sequence[Direction]) -> tuple[GuardRule, ...]:
+        """The rules that look at texts of any of the directions."""
+        return tuple(rule for rule in self.rules if not set(directions).isdisjoint(rule.on))
+
+    @cached_property
+    def reads_requests(self) -> bool:
+        """Whether any rule looks at requests."""
+        return bool(self.on(REQUEST))
+
+    @cached_property
+    def reads_replies(self) -> bool:
+        """Whether any rule looks at answers."""
+        return bool(self.on(REPLY))
+
+    @cached_property
+    def changes_replies(self) -> bool:
+        """Whether any rule can change or cut an answer."""
+        return any(rule.mode in CHANGING for rule in self.on(REPLY))
+
+    @cached_property
+    def version(self) -> str:
+        """A digest of everything that decides what these rules let pass: part of the key of cached answers. 64 hexadecimal digits."""
+        written = json.dumps([MEANING, [rule.model_dump(mode="json") for rule in self.rules]], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(written.encode()).hexdigest()

@@ -1,0 +1,60 @@
+"""The rules of one request, made ready: which look at what, and the digest that parts cached answers."""
+
+import pytest
+
+from guardrails.build import RuleUnusable
+from guardrails.guard_set import GuardSet
+from guardrails.policy import DetectorRule, GuardPolicy, GuardRule
+
+KEYS = {"id": "keys", "kind": "secrets", "mode": "block", "on": ["input"]}
+NAMES = {"id": "names", "kind": "words", "mode": "flag", "words": ["bluebird"], "on": ["output"]}
+MODEL = {"id": "safe", "kind": "detector", "detector": "guard", "mode": "block", "on_error": "open", "on": ["output", "input"]}
+
+
+def rules(*written: dict[str, object]) -> list[GuardRule]:
+    return GuardPolicy.model_validate({"rules": list(written)}).rules
+
+
+def test_rules_that_are_evaluated_here_make_chains_and_detectors_stand_apart() -> None:
+    guards = GuardSet(rules(KEYS, NAMES, MODEL), 4096)
+    assert [rule.scanner.id for rule in guards.chain("input").rules] == ["keys"]
+    assert [rule.scanner.id for rule in guards.chain("output").rules] == ["names"]
+    assert [rule.id for rule in guards.detectors("input")] == ["safe"]
+    assert guards.detectors("tool_results") == ()
+    assert guards.chain("input") is guards.chain("input"), "compiling costs milliseconds, so it is done once"
+
+
+@pytest.mark.parametrize(
+    ("written", "requests", "replies", "changes"),
+    [((KEYS,), True, False, False), ((NAMES,), False, True, False), ((MODEL,), True, True, True), ((KEYS, NAMES), True, True, False)],
+)
+def test_what_rules_look_at_decides_what_has_to_be_done(
+    written: tuple[dict[str, object], ...], requests: bool, replies: bool, changes: bool
+) -> None:
+    guards = GuardSet(rules(*written), 4096)
+    assert (guards.reads_requests, guards.reads_replies, guards.changes_replies) == (requests, replies, changes)
+
+
+def test_the_version_is_that_of_the_rules_and_of_nothing_else() -> None:
+    assert GuardSet(rules(KEYS, NAMES), 4096).version == GuardSet(rules(KEYS, NAMES), 8192).version
+    versions = {GuardSet(rules(*some), 4096).version for some in ((KEYS,), (NAMES,), (KEYS, NAMES), (NAMES, KEYS), (MODEL,))}
+    assert len(versions) == 5
+
+
+def test_a_rule_that_cannot_be_made_is_refused_at_once() -> None:
+    with pytest.raises(RuleUnusable, match="there is no kind of secret called nothing"):
+        GuardSet(rules({**KEYS, "types": ["nothing"]}), 4096)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"on_error": None}, "has no on_error"),
+        ({"hold": False, "mode": "redact"}, "cannot change text that is gone"),
+        ({"overlap_chars": 1000}, "less than window_chars"),
+    ],
+)
+def test_a_detector_says_what_happens_without_it(change: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        rules({**MODEL, **change})
+    assert isinstance(rules(MODEL)[0], DetectorRule)
