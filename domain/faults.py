@@ -59,6 +59,7 @@ class Kind(Enum):
     CONTENT_FILTERED = "content_filtered"
     CRASHES_ENGINES = "crashes_engines"
     NOT_CACHED = "not_cached"
+    GUARD_BLOCKED = "guard_blocked"
     # the gateway's
     OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"
@@ -66,6 +67,8 @@ class Kind(Enum):
     INTERNAL = "internal"
     IDENTITY_UNAVAILABLE = "identity_unavailable"
     QUOTA_UNKNOWN = "quota_unknown"
+    GUARD_UNAVAILABLE = "guard_unavailable"
+    GUARD_LIMIT = "guard_limit"
     # the engines'
     NO_BACKEND = "no_backend"
     ENGINE_BUSY = "engine_busy"
@@ -94,6 +97,8 @@ SOURCE: Final[dict[Kind, Source]] = (
             Kind.INTERNAL,
             Kind.QUOTA_UNKNOWN,
             Kind.IDENTITY_UNAVAILABLE,
+            Kind.GUARD_UNAVAILABLE,
+            Kind.GUARD_LIMIT,
         ),
         Source.GATEWAY,
     )

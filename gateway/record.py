@@ -9,6 +9,7 @@ import msgspec
 
 from domain.faults import Fault, Source
 from domain.usage import NO_USAGE, Usage
+from gateway.guards.facts import GuardRecord
 from policies.compile import TenantPolicy
 from policies.rollout.in_force import AssignedArm
 
@@ -191,6 +192,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why the answer to a miss was not kept, in one word; empty where it was."""
     resembled: str = ""
     """Why no similar question's answer was given; empty for a hit, and where similar questions were not looked up."""
+    guards: GuardRecord | None = None
+    """What guard rules said; None where no rule looks at the request or its answer."""
 
     @property
     def own_id(self) -> str:

@@ -1,4 +1,4 @@
-"""The state of one request while it is under way, in six slices; closed into a Record.
+"""The state of one request while it is under way, in seven slices; closed into a Record.
 
 Each slice has its own writers, and its name tells a reader which step has filled it:
 
@@ -6,6 +6,7 @@ Each slice has its own writers, and its name tells a reader which step has fille
 |---|---|---|
 | `asked` | `authenticate`, `interpret` and the ladder in `look_ahead` | every later step |
 | `placed` | `choose` and its wait; `pulled_back` by preemption, `returned` by `forward` | `forward`, reply headers, preemption |
+| `guarded` | `guard_input`, the guards' tap of the reply | `look_up`, `forward`, taps of the reply |
 | `looked_up` | `look_up` | holds, reply headers, taps of the reply |
 | `tried` | `forward`, around its attempts | holds, reply headers, preemption |
 | `attempt` | one attempt, its relay and its judging tap; new for each attempt | the relay, the counters' beats, `forward` |
@@ -27,11 +28,13 @@ from domain.faults import Fault
 from domain.identity import Caller
 from domain.priority import WORDS, Class
 from domain.usage import NO_USAGE, Usage
+from gateway.guards.facts import GuardFacts
 from gateway.placement.decisions import Decision
 from gateway.prompt.reader import Prompt
 from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, slo_results
 from gateway.request.fallback_chain import FallbackChain
 from gateway.request.rate_limit_replies import limit_words
+from guardrails.guard_set import GuardSet
 from policies.compile import TenantPolicy
 from policies.prompts.prompt import RegisteredPrompt as Template
 from policies.rollout.in_force import AssignedArm
@@ -93,6 +96,8 @@ class AskedFacts(msgspec.Struct):
     """Whether the reserved output is the usual length of answers instead of the longest possible one."""
     policy_digest: str = ""
     tenant_policy: TenantPolicy | None = None
+    guards: GuardSet | None = None
+    """The guard rules that look at the request and its answer; None for none."""
     asked_wait_s: float = inf
     """The longest wait in the queue that the caller accepts, in seconds."""
     counted: int | None = None
@@ -297,6 +302,7 @@ class Story(msgspec.Struct):
     """The caller's `traceparent`, where it is well formed."""
     asked: AskedFacts = msgspec.field(default_factory=AskedFacts)
     placed: PlacedFacts = msgspec.field(default_factory=PlacedFacts)
+    guarded: GuardFacts = msgspec.field(default_factory=GuardFacts)
     looked_up: CacheFacts = msgspec.field(default_factory=CacheFacts)
     tried: TriedFacts = msgspec.field(default_factory=TriedFacts)
     attempt: AttemptFacts = msgspec.field(default_factory=AttemptFacts)
@@ -457,6 +463,7 @@ class Story(msgspec.Struct):
             self.looked_up.age_s,
             self.looked_up.not_kept,
             self.looked_up.resembled,
+            None if asked.guards is None else self.guarded.record(asked.guards.version),
         )
 
     def _promises(self, usage: Usage) -> SloResult:

@@ -26,7 +26,7 @@ NO_CAPACITY: Final[On] = "no_capacity"
 """No backend can serve the request, or it would wait in the queue for too long."""
 CONTEXT_TOO_LONG: Final[On] = "context_too_long"
 CONTENT_FILTER: Final[On] = "content_filter"
-"""The engine, or a filter in front of it, refused the content of the request."""
+"""The engine, a filter in front of it, or a guard rule of the model refused the content of the request."""
 ERROR: Final[On] = "error"
 """The engine failed or timed out before the answer began, and so did the retry on another engine, if there was one."""
 CONDITIONS: Final[tuple[On, ...]] = (NO_CAPACITY, CONTEXT_TOO_LONG, CONTENT_FILTER, ERROR)
@@ -39,6 +39,7 @@ CONDITION_OF: Final[Mapping[Kind, On]] = {
     **dict.fromkeys(_UNAVAILABLE, NO_CAPACITY),
     Kind.CONTEXT_TOO_LONG: CONTEXT_TOO_LONG,
     Kind.CONTENT_FILTERED: CONTENT_FILTER,
+    Kind.GUARD_BLOCKED: CONTENT_FILTER,
 }
 """The condition that each kind of failed attempt meets. A kind that is missing, such as an exceeded limit or an invalid request, takes
 no fallback: another model must not or cannot mend it."""

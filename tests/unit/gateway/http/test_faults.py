@@ -14,7 +14,7 @@ SENT = [kind for kind in Kind if kind is not Kind.CLIENT_GONE]
 
 STATUS = {
     400: {"malformed_http", "invalid_json", "invalid_value", "missing_parameter", "unsupported_parameter", "context_too_long"}
-    | {"refused_by_engine", "exceeds_limit", "crashes_engines", "content_filtered"},
+    | {"refused_by_engine", "exceeds_limit", "crashes_engines", "content_filtered", "guard_blocked"},
     401: {"key_missing", "key_invalid", "key_revoked"},
     403: {"not_permitted"},
     404: {"unknown_path", "model_not_found", "prompt_not_found"},
@@ -28,8 +28,9 @@ STATUS = {
     499: {"client_gone"},
     500: {"internal"},
     502: {"connect_failed", "reset_before_reply", "engine_error", "invalid_reply", "broken_stream", "engine_aborted", "wrong_model"}
-    | {"model_not_served", "backend_drained"},
-    503: {"overloaded", "shutting_down", "no_backend", "engine_busy", "lora_unavailable", "quota_unknown", "identity_unavailable"},
+    | {"model_not_served", "backend_drained", "guard_limit"},
+    503: {"overloaded", "shutting_down", "no_backend", "engine_busy", "lora_unavailable", "quota_unknown", "identity_unavailable"}
+    | {"guard_unavailable"},
     504: {"first_token_timeout", "token_gap_timeout", "backend_lost", "deadline_passed", "not_cached"},
 }
 
