@@ -32,6 +32,7 @@ from gateway.prompt.reader import Prompt
 from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, slo_results
 from gateway.request.fallback_chain import FallbackChain
 from gateway.request.rate_limit_replies import limit_words
+from guardrails.guard_set import GuardSet
 from policies.compile import TenantPolicy
 from policies.prompts.prompt import RegisteredPrompt as Template
 from policies.rollout.in_force import AssignedArm
@@ -93,6 +94,8 @@ class AskedFacts(msgspec.Struct):
     """Whether the reserved output is the usual length of answers instead of the longest possible one."""
     policy_digest: str = ""
     tenant_policy: TenantPolicy | None = None
+    guards: GuardSet | None = None
+    """The guard rules for the request and its answer, of the model that serves it; None for no rules."""
     asked_wait_s: float = inf
     """The longest wait in the queue that the caller accepts, in seconds."""
     counted: int | None = None
