@@ -26,12 +26,14 @@ from gateway.cli.similar_questions import similar_questions
 from gateway.config.load import load_settings
 from gateway.http.openai import check_caps, interpret
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
+from gateway.request.guards_asked import applying_guards
 from gateway.request.permissions import sticky_key
 from gateway.request.policy_match import Asked, explain_rules, match_policy
 from gateway.sync.policy_copy import check_names, texts_of
 from policies.caps import USUAL_CAPS
 from policies.compile import PolicySet
 from policies.fallback import CONDITIONS
+from policies.guards_shown import guards_in_words
 from policies.load import load_policies
 from policies.parameters import with_prompt_defaults
 from policies.shown import differences, meaning, prompt_in_words, tag_report, treatment
@@ -218,6 +220,7 @@ def explain(
     treated = match.policy
     try:
         check_caps(ask, treated.caps)
+        guards = applying_guards(treated, match.model.name, match.rule, ask, caller, headers)
     except Fault as fault:
         fail(f"{request}: the request would be refused: {fault.message}")
     if prompt is not None:
@@ -230,6 +233,11 @@ def explain(
         instead = policy.models[fallback.model].shared(key)
         lines.append(f"else, on {', '.join(on for on in CONDITIONS if on in fallback.on)}, by {instead.name} on pool {instead.pool}")
     lines += [f"  {name}: {value}" for name, value in treatment(treated).items()]
+    lines += [f"  {line}" for line in guards_in_words(treated.guards, project, match.model.name, match.rule)]
+    if treated.guards is not None:
+        applying = ", ".join(rule.id for rule in guards.rules) if guards is not None else "none"
+        bound = f"; at most {guards.held_bytes} bytes of an answer are held for them" if guards is not None else ""
+        lines.append(f"guard rules that apply to this request: {applying}{bound}")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
 
