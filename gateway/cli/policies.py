@@ -153,7 +153,7 @@ def check(
     """Read a policy folder, and the folder of prompts beside it, and print every mistake with file, line, key and what to write. Without
     a settings file, whether pools and adapters exist is left open. Exit codes: 0 it loads, 1 it does not.
     """
-    policies = _read(folder, config)
+    policies = read_policies(folder, config)
     out.print(f"ok, {len(policies.policies())} policies, digest {policies.digest}", markup=False)
     reserved, sentences = tag_report(policies)
     if reserved:
@@ -173,7 +173,7 @@ def diff(
 
     Exit codes: 0 nothing changes, 1 something does, 2 one of them does not load.
     """
-    changes = list(differences(_read(before, config, code=2), _read(after, config, code=2)))
+    changes = list(differences(read_policies(before, config, code=2), read_policies(after, config, code=2)))
     for line in changes:
         out.print(line, markup=False, soft_wrap=True)
     if changes:
@@ -195,7 +195,7 @@ def explain(
 
     Nothing is sent; rights and limits of keys are not in policy files. `tidegate explain --file` asks a running gateway for the backend.
     """
-    policies = _read(folder, config)
+    policies = read_policies(folder, config)
     headers = dict(map(_header, header or []))
     prompts = policies.prompts_for(tenant)
     policy, prompt = policies.for_tenant(tenant), None
@@ -261,7 +261,8 @@ def print_in_force(outcome: dict[str, Any]) -> None:
 add_versions(policy_app)
 
 
-def _read(folder: Path | None, config: Path, code: int = 1) -> PolicySet:
+def read_policies(folder: Path | None, config: Path, code: int = 1) -> PolicySet:
+    """The policies of a folder, else those of the settings; ends the command with `code` where they do not load."""
     try:
         if not config.exists() and folder is not None:
             return load_policies(folder, None, prompts=beside(folder))
