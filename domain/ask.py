@@ -148,6 +148,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """Images that are named by URL and still to be fetched; until then no engine may get the request."""
     cache: object = None
     """The body's member `cache`, as it was written: what the request says of the answer cache. Never sent to an engine."""
+    guards: tuple[str, ...] = ()
+    """The guard rules that the body asks for, by id. Never sent to an engine."""
 
     @property
     def prompt(self) -> bytes:

@@ -1,5 +1,7 @@
 """`guards` of a policy file: the rules that look at what callers send and at what models answer.
 
+How rules of several levels add up is in `policies.guards`.
+
 A rule says what it looks for (`kind`, and the options of that kind), where (`on`) and what then happens (`mode`). Only the modes `block`,
 `redact` and `replace` change what anyone gets; `flag` and `shadow` are noted and never refuse, not even when the rule itself fails.
 """
@@ -21,6 +23,9 @@ MAX_WORDS: Final = 10_000
 """Words and phrases of all rules of one policy together."""
 
 MAX_PATTERN_CHARS: Final = 1000
+
+HELD_BYTES: Final = 1024 * 1024
+"""The bound on held text where no level of a policy says one."""
 
 Direction = Literal["input", "output", "tool_arguments", "tool_results"]
 """`input`: what callers write; `tool_results`: what tools returned to the caller; `output`: what models answer, reasoning too;
@@ -59,6 +64,11 @@ class _GuardRule(Strict):
         default=None,
         description="When the rule itself fails: `closed` refuses the request (503 guard_unavailable) or cuts the answer, `open` lets it "
         "pass and notes the failure. Null: `closed` for `block`, `redact` and `replace`, else `open`.",
+    )
+    default_on: bool = Field(
+        default=True,
+        description="Whether the rule applies to every request of its level. With false it applies where it is asked for: by the tag "
+        "`guard.ID: on` of a key, or by a request.",
     )
     restore: bool = Field(
         default=False,
@@ -199,7 +209,7 @@ class GuardPolicy(Strict):
 
     rules: list[GuardRule] = Field(min_length=1, max_length=MAX_RULES, description="The rules. All of them look at every text of theirs.")
     held_bytes: int = Field(
-        default=1024 * 1024,
+        default=HELD_BYTES,
         ge=4096,
         le=16 * 1024**2,
         description="The most bytes of an answer that are held until rules which block or change answers have seen it. A longer plain "

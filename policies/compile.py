@@ -13,6 +13,7 @@ from cache.policy import CachePolicy
 from domain.priority import CLASSES, Class
 from policies.caps import USUAL_CAPS, RequestCaps, caps_of, widest
 from policies.fallback import Fallback
+from policies.guards import GuardLevels, guard_levels
 from policies.image_urls import ImageUrls
 from policies.ladder import Smaller, Step, ladder_of
 from policies.parameters import Parameters, parameters_of
@@ -110,6 +111,8 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     choose_arm: bool = False
     """Whether requests may choose the arm (canary or baseline) of a rollout."""
 
+    guards: GuardLevels | None = None
+    """The guard rules of all levels, the same object whatever the treatment; None where no level has any."""
     rules: RuleBook | None = None
     """Overrides for requests that match; None for no rules."""
     prompts: Mapping[str, AllowedVersions] = _NO_PROMPTS
@@ -164,7 +167,11 @@ class PolicySet(msgspec.Struct, frozen=True, eq=False):
 
 
 def compiled(documents: Iterable[PolicyDocument], prompts: Registry = MappingProxyType({})) -> PolicySet:
-    """The policy set of validated documents, which `policies.load` has checked for distinct tenants and model names, and of all prompts."""
+    """The policy set of validated documents, which `policies.load` has checked for distinct tenants and model names, and of all prompts.
+
+    Raises:
+        RuleUnusable: a guard rule names something that there is not; `policies.load` has looked for that, too.
+    """
     ordered = sorted(documents, key=lambda document: document.tenant)
     everyone = next((document for document in ordered if document.tenant == EVERYONE), None)
     by_tenant = {document.tenant: _policy(document, everyone, prompts) for document in ordered}
@@ -194,6 +201,7 @@ def _policy(document: PolicyDocument, everyone: PolicyDocument | None, prompts: 
     all_rules = [_compiled_rule(entry, models) for entry in written]
     # inherited rules are left out when the tenant does not have their target, or none of the models that they match
     rules = [rule for rule in all_rules if (not rule.model or rule.model in models) and (not rule.models or rule.models & models.keys())]
+    names = {rule.name for rule in rules}
     allowed = next((source.prompts for source in (document, *above) if "prompts" in source.model_fields_set), [])
     caps = [fields["caps"], *_set_beside("caps", layers, rules)]
     bodies = {each.body_bytes for each in caps}
@@ -207,6 +215,7 @@ def _policy(document: PolicyDocument, everyone: PolicyDocument | None, prompts: 
         widest_caps=widest(caps),
         may_fetch_images=any((fields["image_urls"], *_set_beside("image_urls", layers, rules))),
         body_caps=() if bodies == {None} else tuple(bodies),
+        guards=guard_levels((*above, document), [entry for entry in written if entry.name in names]),
         **fields,
     )
 
@@ -279,7 +288,7 @@ def _fields_of(written: Treatment, models: Collection[str], names: Collection[st
             steps = ladder_of(written.degrade, models)
             # steps of an inherited ladder that lead to models the tenant does not have are left out
             fields[name] = tuple(step for step in steps if not isinstance(step, Smaller) or step.model in models)
-        elif name in Treatment.model_fields:
+        elif name in Treatment.model_fields and name != "guards":  # they add up, and are joined by `policies.guards`
             field, compile_field = _COMPILED_FIELDS.get(name, (name, None))
             value = getattr(written, name)
             fields[field] = value if compile_field is None else compile_field(value)

@@ -16,6 +16,7 @@ import msgspec
 
 from policies.compile import PolicySet, compiled
 from policies.fallback import fallback_problems
+from policies.guard_checks import guard_problems, unusable_rules
 from policies.ladder import ladder_problems
 from policies.prompts.allowed import Registry, allowed_problems
 from policies.prompts.folder import PromptFolder
@@ -36,7 +37,8 @@ def dangling(
     """A problem for each dangling, doubled or circular reference of one file.
 
     Args:
-        everyone: the file of the tenant `*`, whose models a file without `models` inherits; None when there is none.
+        everyone: the file of the tenant `*`, whose models a file without `models` inherits, and whose guards every tenant has; None
+            when there is none.
         pools: names of the pools; None when they are not known, so that references to pools are not checked.
         loras: adapters by pool; None for a pool whose adapters are not known, so that references to them are not checked.
     """
@@ -56,6 +58,7 @@ def dangling(
     rules = [("rules", i, "then") for i in range(_count(located.value("rules")))]
     for path in ((), *rules, *_treatments(located, "for_project"), *_treatments(located, "for_model")):
         yield from ladder_problems(located, path, known, suggestion)
+    yield from guard_problems(located, everyone)
 
 
 def suggestion(name: str, known: Collection[str], otherwise: str = "there are: none") -> str:
@@ -155,6 +158,7 @@ class PolicyFolder:
         pools: names of all pools; None when they are not known, so that references to pools are not checked.
         loras: all adapters by pool, as for `dangling`; pools without adapters may be left out.
         prompts: the folder of prompts, which need not exist; None when it is not known, so that policies may name any prompt.
+        detectors: names of the detectors that guard rules may ask; None when they are not known, so that rules may name any.
     """
 
     def __init__(
@@ -163,11 +167,13 @@ class PolicyFolder:
         pools: Collection[str] | None,
         loras: Mapping[str, Collection[str] | None] | None = None,
         prompts: Path | None = None,
+        detectors: Collection[str] | None = None,
     ) -> None:
         self._folder = folder
         self._pools = pools
         self._loras = loras or {}
         self._prompts = None if prompts is None else PromptFolder(prompts)
+        self._detectors = detectors
         self._files: dict[Path, _PolicyFile] = {}
 
     def marks(self) -> dict[str, Mark]:
@@ -200,7 +206,8 @@ class PolicyFolder:
         problems = [Problem(str(file), 1, 1, "", "would not be read", "call it *.yaml") for file in visible if file.suffix == ".yml"]
         with _garbage_collector_off():
             self._files = {
-                file: cached[file] if file in cached and cached[file].mark == mark else _read(file, mark) for file, mark in marks.items()
+                file: cached[file] if file in cached and cached[file].mark == mark else _read(file, mark, self._detectors)
+                for file, mark in marks.items()
             }
             prompts, prompt_problems = (None, []) if self._prompts is None else self._prompts.read()
             return self._joined(problems + prompt_problems, prompts)
@@ -222,10 +229,14 @@ class PolicyFolder:
 
 
 def load_policies(
-    folder: Path, pools: Collection[str] | None, loras: Mapping[str, Collection[str] | None] | None = None, prompts: Path | None = None
+    folder: Path,
+    pools: Collection[str] | None,
+    loras: Mapping[str, Collection[str] | None] | None = None,
+    prompts: Path | None = None,
+    detectors: Collection[str] | None = None,
 ) -> PolicySet:
     """The policies of a folder as they are now; arguments as for `PolicyFolder`. Raises ConfigError."""
-    return PolicyFolder(folder, pools, loras, prompts).read()
+    return PolicyFolder(folder, pools, loras, prompts, detectors).read()
 
 
 @contextmanager
@@ -240,13 +251,15 @@ def _garbage_collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _read(file: Path, mark: Mark) -> _PolicyFile:
+def _read(file: Path, mark: Mark, detectors: Collection[str] | None) -> _PolicyFile:
     try:
         located = read_yaml(file, None)
     except ConfigError as error:
         return _PolicyFile(mark, None, None, tuple(error.problems))
     located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
     document, problems = checked(PolicyDocument, located)
+    if document is not None:
+        problems += unusable_rules(document, located, detectors)
     return _PolicyFile(mark, located, document, tuple(problems))
 
 

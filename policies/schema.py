@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from cache.policy import CachePolicy
 from domain.strict import Strict
+from guardrails.policy import GuardPolicy
 from policies.caps import USUAL_CAPS, RequestCaps
 from policies.conditions import ConditionError, condition
 from policies.fallback import MAX_FALLBACKS, FallbackEntry
@@ -93,7 +94,8 @@ class ModelEntry(Strict):
 
 
 class Treatment(Strict):
-    """How requests are treated. What is not written is inherited, so that defaults are those of the outermost level."""
+    """How requests are treated. What is not written is inherited, so that defaults are those of the outermost level. `guards` alone add to
+    those of outer levels, and never take their place."""
 
     routing: RoutingField = Field(
         default=DEFAULT_ROUTING,
@@ -160,6 +162,11 @@ class Treatment(Strict):
     cache: CachePolicy | None = Field(
         default=None,
         description="Whether and how answers are cached; inherited as a whole. Null: never. See docs/reference/cache.md.",
+    )
+    guards: GuardPolicy | None = Field(
+        default=None,
+        description="Guard rules. They add up over the levels: those of outer levels apply too, whatever is written here. Null: no "
+        "further ones. See docs/reference/guards.md.",
     )
     expose_headers: bool = Field(
         default=False,

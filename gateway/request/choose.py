@@ -24,6 +24,7 @@ from gateway.queue.deadlines import asked_wait_s, may_wait_s, place_of
 from gateway.queue.waiter import Reserved, Waiter, WaitForecast
 from gateway.request.degrade import HEADER as DEGRADE_HEADER
 from gateway.request.degrade import descend, may_degrade
+from gateway.request.guards_asked import applying_guards, with_guarded_steps
 from gateway.request.look_up import may_hit
 from gateway.request.permissions import sticky_key
 from gateway.request.prefill import split_request
@@ -64,7 +65,8 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
     refused = None
     if (policy.degrade or DEGRADE_HEADER in headers) and may_degrade(ask, headers) and policy.degrade:
         sticky = sticky_key(ask, asked.user, story.own_id)
-        descent = descend(ask, rule, policy, grant.rights, partial(_forecast, story, deps), deps.rng.random(), sticky)
+        ladder = with_guarded_steps(policy, asked.rule, ask, caller, headers)
+        descent = descend(ask, rule, ladder, grant.rights, partial(_forecast, story, deps), deps.rng.random(), sticky)
         ask, refused = descent.ask, descent.refused
         asked.steps = descent.taken
         asked.passed_over = descent.passed_over
@@ -73,6 +75,8 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
             asked.asked_model = asked.asked_model or rule.name
             rule = descent.rule
             asked.model = rule.name
+            if policy.guards is not None:
+                asked.guards = applying_guards(policy, rule.name, asked.rule, ask, caller, headers)
             if deps.live.rollouts.by_pool:
                 rule = deal(rule, ask, caller.tenant, policy, headers, story, deps)
     elif queue.waiting:

@@ -19,6 +19,8 @@ from gateway.request.authenticate import grant_of
 from gateway.request.degrade import HEADER as DEGRADE_HEADER
 from gateway.request.fallback_chain import FallbackChain
 from gateway.request.fetch_images import fetch_images
+from gateway.request.guards_asked import HEADER as GUARDS_HEADER
+from gateway.request.guards_asked import applying_guards
 from gateway.request.permissions import CLASS_HEADER, RETRY_HEADER, check_parameters, urgency
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from gateway.rollouts.dealing import deal, deal_prompt
@@ -83,7 +85,7 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
 
     Raises:
         Fault: INVALID_VALUE, UNSUPPORTED_PARAMETER or NOT_PERMITTED where the request asks for more than the policy or its caller's
-            rights allow.
+            rights allow, or for a guard rule that there is not.
     """
     policy, rule, asked = match.policy, match.model, story.asked
     asked.rule = match.rule
@@ -103,6 +105,9 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     asked.asked_model = ask.model if ask.model != rule.name else ""
     asked.expose = policy.expose_headers
     asked.tenant_policy = policy
+    if policy.guards is not None or ask.guards or GUARDS_HEADER in exchange.head.headers:
+        assert asked.caller is not None
+        asked.guards = applying_guards(policy, rule.name, match.rule, ask, asked.caller, exchange.head.headers)
     if policy.deadline_s is not None:
         asked.end_at = min(asked.end_at, story.body_at + policy.deadline_s)  # after a fallback, the first model's deadline still counts
     asked.output_cap = policy.max_output_tokens

@@ -186,7 +186,8 @@ def _name_answer(ask: Ask, rule: ModelRule, settings: CachePolicy, controls: Cac
     scope = scope_of(settings.scope, asked.caller, asked.user, settings.group or "", controls.namespace)
     found.purges = deps.answers.purges.get(found.owner, 0)
     digest = "" if adapter is None else adapter.digest or adapter.served
-    target = Target(ask.endpoint.path, rule.name, pool.model, pool.revision, digest)
+    guards = "" if asked.guards is None else asked.guards.version
+    target = Target(ask.endpoint.path, rule.name, pool.model, pool.revision, digest, guards)
     if ask.endpoint is Endpoint.EMBEDDINGS:
         inputs = inputs_of(ask)
         found.inputs = KnownInputs(inputs, input_keys(scope, target, ask, inputs), [None] * len(inputs))

@@ -11,7 +11,7 @@ import msgspec
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import check_depth, refuse, refuse_type
-from gateway.http.openai.controls import FAMILIES, REMOVED, SESSIONS, session_named, without_controls
+from gateway.http.openai.controls import FAMILIES, GUARDS, REMOVED, SESSIONS, guards_taken, session_named, without_controls
 from gateway.http.openai.endpoints import FORMS, forms_for
 from gateway.http.openai.images import image_links
 from gateway.http.openai.json_guard import MAX_DEPTH, parse_object
@@ -25,6 +25,7 @@ STREAM_OPTIONS: Final = {"include_usage": True}
 """Engines are always asked for usage, because usage is metered."""
 
 _SESSION_FIELDS: Final = frozenset(SESSIONS)
+_GUARD_FIELDS: Final = frozenset({GUARDS, "metadata"})
 _LOGPROB_FIELDS: Final = frozenset(LOGPROBS)
 
 _encode = msgspec.json.Encoder().encode
@@ -54,6 +55,7 @@ def interpret(
     document = parse_object(body)
     if caps is not USUAL_CAPS and caps.depth < MAX_DEPTH:
         check_depth(document, caps.depth)
+    guards = () if _GUARD_FIELDS.isdisjoint(document) else guards_taken(document)
     cache: object = None
     session = "" if _SESSION_FIELDS.isdisjoint(document) else session_named(document)
     for field in document:
@@ -123,6 +125,7 @@ def interpret(
         template,
         linked,
         cache,
+        guards,
     )
 
 

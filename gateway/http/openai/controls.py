@@ -153,3 +153,37 @@ def session_named(document: Mapping[str, object]) -> str:
         if type(value) is str and 0 < len(value) <= MAX_SESSION_CHARS:
             return value
     return ""
+
+
+GUARDS: Final = "guardrails"
+"""The member by which clients of LiteLLM name guard rules: a list of names at the top level, or inside `metadata`."""
+
+MAX_GUARDS: Final = 100
+"""Rules that one request may name; as many as one level of a policy may have."""
+
+
+def guards_taken(document: dict[str, object]) -> tuple[str, ...]:
+    """The guard rules that a body asks for; takes the members that name them off. Engines would not know them.
+
+    Raises:
+        Fault: INVALID_VALUE where a member is no list of names.
+    """
+    named = document.pop(GUARDS, None)
+    names = guard_names(named, GUARDS)
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict) and GUARDS in metadata:
+        names += guard_names(metadata.pop(GUARDS), f"metadata.{GUARDS}")
+        if not metadata:
+            del document["metadata"]
+    return names
+
+
+def guard_names(value: object, param: str) -> tuple[str, ...]:
+    """The names of rules in a list; none for null. Raises Fault."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': it is a list of names of guard rules.", param=param)
+    if len(value) > MAX_GUARDS:
+        raise Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': more than {MAX_GUARDS} names.", param=param)
+    return tuple(value)
