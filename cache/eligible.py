@@ -18,7 +18,9 @@ CHOICES: Final = "choices"
 LOGPROBS: Final = "logprobs"
 TOKEN_IDS: Final = "token-ids"
 EMBEDDINGS: Final = "embeddings"
-REASONS: Final = (MEDIA, TOOLS, LARGE, SAMPLED, CHOICES, LOGPROBS, TOKEN_IDS, EMBEDDINGS)
+PLACEHOLDERS: Final = "placeholders"
+"""The engine sees placeholders in place of values, which are drawn for each request anew."""
+REASONS: Final = (PLACEHOLDERS, MEDIA, TOOLS, LARGE, SAMPLED, CHOICES, LOGPROBS, TOKEN_IDS, EMBEDDINGS)
 
 LENGTH: Final = "length"
 LONG: Final = "long"

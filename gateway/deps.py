@@ -22,6 +22,7 @@ from domain.faults import Fault, Kind
 from gateway.answers.cache import AnswerCache
 from gateway.answers.flights import Receiver
 from gateway.auth.jwt import JwtVerifier
+from gateway.guards.remembered import RememberedVerdicts
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
 from gateway.http.edge.timeouts import Timeouts
@@ -36,6 +37,7 @@ from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.own_key import OwnSpend
+from guardrails.ports import Detector
 from policies.compile import PolicySet
 from policies.rollout.in_force import NOTHING, ActiveRollouts
 from routing.disaggregation import HandoverTerms
@@ -170,6 +172,8 @@ class Deps:
     clock: Clock
     wall: WallClock
     rng: Rng
+    unpredictable: Rng
+    """Draws what nobody may guess: the tags of placeholders."""
     loop: asyncio.AbstractEventLoop
     new_id: Callable[[], str]
     """Makes the gateway's own id of a request."""
@@ -227,6 +231,10 @@ class Deps:
     """Answers of earlier requests, and the equal requests under way."""
     images: ImageFetcher = field(default_factory=ImageFetcher)
     """Fetches images that chats name by URL, where policies allow it."""
+    remembered: RememberedVerdicts = field(default_factory=lambda: RememberedVerdicts(b""))
+    """What guard rules said of texts before."""
+    detectors: Mapping[str, Detector] = field(default_factory=dict)
+    """The detectors of guard rules, by name."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""

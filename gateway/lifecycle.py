@@ -13,8 +13,8 @@ of its own.
 The answer cache (`look_up`) stands between `admit` and whatever needs an engine: a hit skips the steps from there to `settle`. A miss that
 may be kept writes to a flight instead of its own exchange, which equal requests can join, and which records the reply.
 
-A capability that is still to come has its place here too: an **output guardrail** is a tap of the reply chain (`taps_for` in
-`gateway/http/edge/taps.py`), an input guardrail a step after `interpret`, before anything is held.
+Guard rules look at the request (`guard_input`) before anything else sees its prompt, and at the answer in a tap of the reply chain
+(`taps_for` in `gateway/http/edge/taps.py`). Detectors that run elsewhere answer while the request waits, and are joined before it is sent.
 
 The life of a process is `gateway/process/worker.py` (start) and `gateway/process/drain.py` (SIGTERM).
 """
@@ -28,6 +28,7 @@ from gateway.request.authenticate import authenticate
 from gateway.request.choose import choose, choose_again, look_ahead
 from gateway.request.fallback import fall_back, release_hold
 from gateway.request.forward import forward
+from gateway.request.guard_input import guard_input, join_guards, leave_guards
 from gateway.request.holds import OpenHold
 from gateway.request.interpret import interpret
 from gateway.request.look_up import keep, land, look_up
@@ -46,18 +47,24 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
             try:
                 ask, rule = look_ahead(ask, rule, grant, exchange, story, deps)  # 400, 503
                 ask, hold = await admit(caller, ask, rule, grant, story, deps)  # 400, 429
+                if story.asked.guards is not None:
+                    ask = await guard_input(ask, story, deps)  # 400, 503; what comes after it sees the text as the rules let it pass
                 ask, to = await look_up(ask, rule, exchange, story, deps)  # answered from the cache, or 503 at last; 504
                 if to is None:
                     break
                 if story.asked.dealt is not None:
+                    await join_guards(story)  # 400, 503
                     mirror(ask, rule, exchange, story, deps)  # a copy for a canary in its shadow phase
                 placement = await choose(ask, rule, to, story, deps)  # 503; waits here where nobody has room
+                if story.guarded.judging is not None:
+                    await join_guards(story, placement)  # 400, 503
                 while not await forward(ask, placement, to, story, deps):  # 502, 503, 504; failing over before the first byte only
                     placement = await choose_again(ask, placement, to, story, deps)  # it was preempted, or no engine could be reached
                 await keep(ask, story, deps)
                 land(story, deps, None)
                 break
             except Fault as fault:
+                leave_guards(story)
                 land(story, deps, fault)
                 ask, rule, story = fall_back(fault, grant, exchange, story, deps)  # the fault, where no other model may answer
                 await release_hold(hold, deps)
@@ -67,6 +74,7 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours answers 500 and is logged, never hangs
         refuse(defect(error, story, deps), exchange, story, deps)
     finally:
+        leave_guards(story)
         land(story, deps, None)
         try:
             await settle(hold, story, deps)

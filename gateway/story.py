@@ -97,7 +97,7 @@ class AskedFacts(msgspec.Struct):
     policy_digest: str = ""
     tenant_policy: TenantPolicy | None = None
     guards: GuardSet | None = None
-    """The guard rules that look at the request and its answer; None for none."""
+    """The guard rules for the request and its answer, of the model that serves it; None for no rules."""
     asked_wait_s: float = inf
     """The longest wait in the queue that the caller accepts, in seconds."""
     counted: int | None = None

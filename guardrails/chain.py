@@ -100,6 +100,16 @@ class Chain:
             return GuardVerdict(findings=findings, ended="unavailable", by=refuser, failed=names, text="")
         return GuardVerdict(findings=findings, failed=names, text=passed)
 
+    def changed(self, text: str, findings: Iterable[Noted], label: Label | None = None) -> str:
+        """A text with replacements for findings that an earlier verdict of these rules on the same text has; it may not be a refused one.
+
+        Raises:
+            KeyError: a finding is of a rule that the chain does not have.
+        """
+        at = {rule.scanner.id: number for number, rule in enumerate(self.rules)}
+        spots = [Spot(found.begin, found.end, at[found.rule], found.kind) for found in findings if found.mode in CHANGING]
+        return self._passed(text, sorted(spots), len(text), label)
+
     def spots(self, scanners: Iterable[tuple[int, Scanner]], scanned: Scanned, offset: int = 0) -> tuple[list[Spot], list[int]]:
         """What scanners of this chain find, sorted and each once, and the positions of the rules that failed. Empty findings are left out.
 

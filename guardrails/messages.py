@@ -20,6 +20,9 @@ from guardrails.policy import Direction
 TEXT_KEYS: Final = frozenset({"text", "content", "title", "description"})
 """Keys of the texts in `tools`, `functions` and `prediction` that are read."""
 
+PROMPTS: Final = frozenset({"messages", "prompt", "input"})
+"""Members that hold prompts and are read whole."""
+
 _PART_KEYS: Final = ("text", "refusal", "thinking")
 _TURN_KEYS: Final = ("name", "reasoning_content", "reasoning", "refusal")
 _RESULT_ROLES: Final = frozenset({"tool", "function"})

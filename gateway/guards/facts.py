@@ -4,6 +4,7 @@ Neither holds a text: findings are counted by rule and kind. Size: its readers a
 of the answer, which must not import each other.
 """
 
+import asyncio
 from typing import Final
 
 import msgspec
@@ -97,6 +98,8 @@ class GuardFacts(msgspec.Struct):
     """Kinds of parts of the request that no rule can read, such as `image_url`."""
     placeholders: Placeholders | None = None
     """The values that the engine does not see and the caller's answer has; None for none. Never logged, never kept."""
+    judging: "asyncio.Task[list[tuple[tuple[str, Direction, str], GuardVerdict]]] | None" = None
+    """Detectors that look at the request while it waits: their verdicts on texts, each with its path and direction."""
 
     def note(self, direction: Direction, verdict: GuardVerdict) -> None:
         """Add a verdict on one text."""

@@ -15,6 +15,7 @@ from domain.faults import Fault, Kind
 from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.docs_links import linked
+from gateway.guards.coverage import check_guarded
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.per_address import AddressLimits
@@ -74,6 +75,7 @@ class DataPort:
     """Starts one coroutine per request, which serves the request to its end."""
 
     def __init__(self, deps: Deps) -> None:
+        check_guarded(INFERENCE.values())
         self._deps = deps
 
     def start(self, exchange: Exchange) -> None:

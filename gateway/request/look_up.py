@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cache.answers import Answer
-from cache.eligible import ASKED, BROKEN, FORM, KEY, LONG, PURGED, USAGE, passes_by
+from cache.eligible import ASKED, BROKEN, FORM, KEY, LONG, PLACEHOLDERS, PURGED, USAGE, passes_by
 from cache.key import Target, exact_key, input_keys, scope_of
 from cache.policy import CachePolicy, SemanticPolicy
 from domain.ask import Ask, Endpoint
@@ -25,6 +25,7 @@ from gateway.answers.replay import CHARS_PER_TOKEN, plain_reply, stream_events
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.reply_ids import reply_id
+from gateway.request.guard_input import join_guards
 from gateway.request.reply_headers import reply_headers
 from gateway.story import Story
 from policies.compile import ModelRule
@@ -163,6 +164,7 @@ async def _vectors_given(
     inputs.found = await deps.answers.find(inputs.keys, story.looked_up.owner, controls.max_age_s)
     if len(inputs.known) < len(inputs.keys):
         return False
+    await join_guards(story)
     _give_vectors(inputs, settings, exchange, story, deps)
     return True
 
@@ -171,6 +173,8 @@ def _bypass(ask: Ask, settings: CachePolicy, story: Story) -> str:
     """Why the cache neither answers the request nor keeps its answer; empty where it may."""
     if story.asked.dealt is not None or story.asked.dealt_prompt is not None:
         return "rollout"
+    if story.guarded.placeholders is not None:
+        return PLACEHOLDERS
     return passes_by(ask, settings)
 
 
@@ -237,7 +241,8 @@ def _give_vectors(inputs: KnownInputs, settings: CachePolicy, exchange: Exchange
 
 
 async def _give(answer: Answer, ask: Ask, settings: CachePolicy, exchange: Exchange, story: Story, deps: Deps) -> None:
-    """Send a kept answer."""
+    """Send a kept answer. Raises Fault: a detector refuses the request."""
+    await join_guards(story)
     _note_hit(answer.usage, deps.answers.age_s(answer), settings, story)
     own = reply_id(ask.endpoint, story.own_id)
     created = int(deps.wall())
@@ -295,6 +300,7 @@ async def _join(flight: SharedFlight, form: tuple[bool, bool], settings: CachePo
         AskAgain: the flight ended without an answer for this request.
         Fault: the fault of its engine, or of this request's own caller.
     """
+    await join_guards(story)
     headers = partial(_joined_headers, settings, exchange, story, deps, form)
     with _receiver(exchange, story, form, headers, deps) as receiver:
         try:

@@ -29,6 +29,7 @@ from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import Settings
 from gateway.config.pools import PoolSettings
 from gateway.deps import Deps, Live, Watch, request_ids
+from gateway.guards.remembered import RememberedVerdicts
 from gateway.http.edge.timeouts import Timeouts
 from gateway.http.openai.models import Abilities
 from gateway.ledger.writer import UsageWriter
@@ -195,7 +196,9 @@ def deps_for(
         observe=observe,
         log_defect=log_defect,
         salt_secret=salt_secret,
+        unpredictable=random.SystemRandom(),
         salts=Salts(salt_secret),
+        remembered=RememberedVerdicts(salt_secret),
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
         prompt_counts=counts,

@@ -1,0 +1,155 @@
+"""Guard rules on requests through a whole gateway: what the engine gets, what the caller gets, what is charged and cached."""
+
+import json
+from typing import Any
+
+import pytest
+
+from backends.simengine import FaultRule, SimEngine, SimSettings
+from policies.compile import compiled
+from policies.schema import PolicyDocument
+from tenancy.limits import Level, Limit, Meter, Scope, Window
+from tests.gateway_harness import chat, gateway, stream
+
+SIM = SimSettings(models=("sim",), speed=200)
+MAILS = {"id": "mails", "kind": "pii", "types": ["email"], "mode": "redact"}
+KEYS = {"id": "keys", "kind": "words", "words": ["open sesame"], "mode": "block", "on": ["input", "tool_results"]}
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def policy(*rules: dict[str, Any], tenant: str = "*", **fields: Any) -> dict[str, Any]:
+    models = [{"name": "sim", "pool": "chat"}]
+    return {"tenant": tenant, "models": models, "expose_headers": True, "guards": {"rules": list(rules)}, **fields}
+
+
+def said(*contents: str, **fields: Any) -> dict[str, Any]:
+    return chat(messages=[{"role": "user", "content": content} for content in contents], max_tokens=3, **fields)
+
+
+def got(engine: SimEngine) -> list[dict[str, Any]]:
+    return [json.loads(received.body) for received in engine.received]
+
+
+async def test_the_engine_gets_the_redacted_prompt_and_the_log_no_content() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(MAILS)]) as running, running.client() as client:
+        reply = await client.post("/v1/chat/completions", json=said("write to ann@corp.io"))
+        assert reply.status_code == 200
+        (body,) = got(engine)
+        assert body["messages"][0]["content"] == "write to [EMAIL]"
+        (record,) = await running.recorded(1)
+        assert record.guards is not None
+        assert (record.guards.word, [(c.rule, c.kind, c.direction, c.count) for c in record.guards.counts]) == (
+            "changed",
+            [("mails", "email", "input", 1)],
+        )
+        assert "ann@corp" not in repr(record)
+
+
+async def test_a_blocked_request_reaches_no_engine_and_costs_a_request_and_no_token() -> None:
+    limits = [
+        Limit(Scope(Level.TENANT, "acme"), Meter.REQUESTS, Window.DAY, 3),
+        Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Window.DAY, 500),
+    ]
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(KEYS)], limits=limits) as running:
+        async with running.client() as client:
+            for body in (said("Open sesame!"), said("Open sesame!", stream=True)):
+                reply = await client.post("/v1/chat/completions", json=body)
+                assert reply.status_code == 400
+                error = reply.json()["error"]
+                assert (error["code"], error["param"]) == ("content_filter", "messages[0].content")
+                assert reply.headers["x-should-retry"] == "false"
+                assert "sesame" not in reply.text
+            assert got(engine) == []
+            assert (await client.post("/v1/chat/completions", json=said("hello"))).status_code == 200, "no token was spent"
+            assert (await client.post("/v1/chat/completions", json=said("hello"))).status_code == 429, "refused ones are requests"
+        for record in (await running.recorded(4))[:2]:
+            assert (record.outcome, record.usage.prompt_tokens, record.cost_nanousd) == ("guard_blocked", 0, 0)
+            assert record.guards is not None
+            assert record.guards.by == "keys"
+        assert running.open_holds == 0
+
+
+@pytest.mark.parametrize("role", ["tool", "user"])
+async def test_a_rule_looks_at_the_directions_that_it_names(role: str) -> None:
+    rule = KEYS | {"on": ["tool_results"]}
+    messages = [
+        {"role": "user", "content": "go"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "open sesame" if role == "tool" else "shut"},
+        {"role": "user", "content": "open sesame" if role == "user" else "shut"},
+    ]
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(rule)]) as running, running.client() as client:
+        reply = await client.post("/v1/chat/completions", json=chat(messages=messages, max_tokens=3))
+        assert reply.status_code == (400 if role == "tool" else 200)
+
+
+@pytest.mark.req("R50")
+async def test_a_kept_answer_is_of_the_redacted_prompt_and_not_given_under_other_rules() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(MAILS, cache={"exact": True})]) as running:
+        async with running.client() as client:
+            statuses = []
+            for name in ("bob", "bob", "eve"):
+                body = chat(messages=[{"role": "user", "content": f"tell {name}@corp.io"}], temperature=0)
+                statuses.append((await client.post("/v1/chat/completions", json=body)).headers["x-tidegate-cache"])
+            assert statuses == ["miss", "hit-exact", "hit-exact"]
+            changed = policy(MAILS, KEYS, cache={"exact": True})
+            running.deps.live.policies = compiled([PolicyDocument.model_validate(changed)])
+            assert (await client.post("/v1/chat/completions", json=body)).headers["x-tidegate-cache"] == "miss"
+        assert len(got(engine)) == 2
+
+
+async def test_what_an_answer_would_restore_is_never_kept() -> None:
+    rule = MAILS | {"restore": True}
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(rule, cache={"exact": True})]) as running:
+        async with running.client() as client:
+            for _ in range(2):
+                reply = await client.post("/v1/chat/completions", json=said("tell bob@corp.io", temperature=0))
+                assert reply.headers["x-tidegate-cache"] == "bypass:placeholders"
+        assert len({body["messages"][0]["content"] for body in got(engine)}) == 2
+
+
+async def test_a_fallback_model_has_its_own_rules() -> None:
+    models = [
+        {"name": "sim", "pool": "chat", "fallback": [{"to": "other", "on": ["error", "content_filter"]}]},
+        {"name": "other", "pool": "chat"},
+    ]
+    written = {
+        "tenant": "*",
+        "models": models,
+        "guards": {"rules": [MAILS]},
+        "for_model": {"sim": {"guards": {"rules": [KEYS]}}},
+        "expose_headers": True,
+    }
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[written]) as running, running.client() as client:
+        reply = await client.post("/v1/chat/completions", json=said("open sesame to ann@corp.io"))
+        assert (reply.status_code, reply.json()["model"]) == (200, "other")
+        assert got(engine)[0]["messages"][0]["content"] == "open sesame to [EMAIL]"
+        (record,) = await running.recorded(1)
+        assert (record.fell_back[0].outcome, record.model) == ("guard_blocked", "other")
+
+
+async def test_after_a_failure_the_next_engine_gets_the_redacted_prompt_too() -> None:
+    async with SimEngine(SIM) as one, SimEngine(SIM) as two, gateway(one.url, two.url, policies=[policy(MAILS)]) as running:
+        one.misbehave([FaultRule("status_500", first=1)])
+        two.misbehave([FaultRule("status_500", first=1)])
+        async with running.client() as client:
+            seen = await stream(client, messages=said("for ann@corp.io")["messages"], max_tokens=2)
+            assert seen.status in (200, 502)
+        contents = {body["messages"][0]["content"] for engine in (one, two) for body in got(engine)}
+        assert contents == {"for [EMAIL]"}
+
+
+async def test_embeddings_and_completions_pass_the_same_rules() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(MAILS, KEYS)]) as running, running.client() as client:
+        await client.post("/v1/embeddings", json={"model": "sim", "input": ["ann@corp.io", "plain"]})
+        await client.post("/v1/completions", json={"model": "sim", "prompt": "to ann@corp.io", "max_tokens": 2})
+        first, second = got(engine)
+        assert (first["input"], second["prompt"]) == (["[EMAIL]", "plain"], "to [EMAIL]")
+        refused = await client.post("/v1/embeddings", json={"model": "sim", "input": ["a", "open sesame"]})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[1]")
