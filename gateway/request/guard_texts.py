@@ -9,7 +9,6 @@ What rules say here is in the answer alone: it is counted neither in the metrics
 that models serve.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
@@ -18,6 +17,7 @@ from domain import retry_after
 from domain.faults import Fault, Kind
 from domain.identity import Caller
 from gateway.deps import Deps
+from gateway.guards.detect import MAX_TEXTS, Sample, judged_by, parted
 from gateway.http.edge.exchange import Exchange
 from gateway.http.openai.controls import GUARDS
 from gateway.http.openai.guard_texts import (
@@ -37,6 +37,7 @@ from gateway.story import Story
 from guardrails.guard_set import GuardSet
 from guardrails.messages import Readable
 from guardrails.placeholders import Placeholders
+from guardrails.policy import DetectorRule
 from guardrails.verdict import GuardVerdict
 from policies.compile import TenantPolicy
 from tenancy.grant import Grant
@@ -105,7 +106,7 @@ async def _answer(path: str, read: Callable[[bytes], GuardQuestion], render: Ren
     guards = _rules_for(question, caller, grant, story, deps)
     hold = await admit_without_tokens(caller, grant, story, deps)
     try:
-        reply = render(question, guards, await verdicts_on(question.texts, guards, deps))
+        reply = render(question, guards, await verdicts_on(question.texts, guards, caller.tenant, deps))
         story.settled.status = 200
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False) + b"cache-control: no-store\r\n", reply)
     except Fault as fault:
@@ -151,15 +152,46 @@ def guards_for(policy: TenantPolicy | None, caller: Caller, model: str, asked: S
     return choice.applied(frozenset((*asked, *tagged)))
 
 
-async def verdicts_on(texts: Sequence[Readable], guards: GuardSet | None, deps: Deps) -> list[GuardVerdict]:
-    """The verdict on each text, by the rules for its direction."""
+async def verdicts_on(texts: Sequence[Readable], guards: GuardSet | None, tenant: str, deps: Deps) -> list[GuardVerdict]:
+    """The verdict on each text, by the rules for its direction: first those that this process evaluates, then those with detectors on
+    what the first ones let pass. The places of a detector's findings are those in that text."""
     if guards is None:
         return [GuardVerdict(text=text.text) for text in texts]
-    judge = partial(_judged, texts, guards, Placeholders(deps.rng))
-    if sum(len(text.text) for text in texts) <= ON_LOOP_CHARS:
-        return judge()
-    return await asyncio.to_thread(judge)
+    judge = partial(_judged, texts, guards, Placeholders(deps.unpredictable))
+    short = sum(len(text.text) for text in texts) <= ON_LOOP_CHARS
+    verdicts = judge() if short else await deps.loop.run_in_executor(None, judge)
+    changing, noting = parted(guards)
+    for rules in (*((rule,) for rule in changing), tuple(noting)):
+        if rules:
+            await _ask(rules, texts, verdicts, tenant, deps)
+    return verdicts
 
 
 def _judged(texts: Sequence[Readable], guards: GuardSet, placeholders: Placeholders) -> list[GuardVerdict]:
     return [guards.chain(text.direction).judge(text.text, placeholders.label) for text in texts]
+
+
+async def _ask(rules: Sequence[DetectorRule], texts: Sequence[Readable], verdicts: list[GuardVerdict], tenant: str, deps: Deps) -> None:
+    """Add to the verdicts what rules with detectors say of the texts that may pass so far."""
+    samples: list[Sample] = [
+        (str(at), text.direction, verdict.text)
+        for at, (text, verdict) in enumerate(zip(texts, verdicts, strict=True))
+        if verdict.text and not verdict.refused
+    ]
+    for begin in range(0, len(samples), MAX_TEXTS):
+        for (at, _, _), said in await judged_by(rules, samples[begin : begin + MAX_TEXTS], tenant, deps.detectors):
+            verdicts[int(at)] = joined(verdicts[int(at)], said)
+
+
+def joined(first: GuardVerdict, second: GuardVerdict) -> GuardVerdict:
+    """Two verdicts on one text as one; `second` is of the text that `first` let pass."""
+    changed = any(found.mode in ("redact", "replace") for found in second.findings)
+    refusing = first if first.refused else second
+    return GuardVerdict(
+        findings=first.findings + second.findings,
+        ended=refusing.ended,
+        by=refusing.by,
+        cut=refusing.cut,
+        failed=first.failed + second.failed,
+        text=second.text if changed else first.text,
+    )
