@@ -77,17 +77,20 @@ def _read(file: Path) -> Any:
 
 def summary(decision: dict[str, Any]) -> list[str]:
     """The routing decision in sentences, and how the request ended."""
-    lines = _answered(decision) if not decision["policy"] else _placed(decision)
+    lines = _without_backend(decision) if not decision["policy"] else _placed(decision)
     if decision.get("caller_request_id"):
         lines.append(f"its caller's own id: {decision['caller_request_id']}")
     return [*lines, *_ended(decision)]
 
 
-def _answered(decision: dict[str, Any]) -> list[str]:
-    """A request that the cache answered."""
+def _without_backend(decision: dict[str, Any]) -> list[str]:
+    """A request that the cache answered, or that guard rules refused."""
     asked = f" (asked for {decision['asked_model']})" if decision["asked_model"] else ""
+    first = f"{decision['request_id']} of {decision['tenant']} at {moment(decision['at_unix'])}: {decision['model']}{asked}"
+    if not decision["cache"].startswith("hit"):
+        return [first, decision["reason"]]
     return [
-        f"{decision['request_id']} of {decision['tenant']} at {moment(decision['at_unix'])}: {decision['model']}{asked}",
+        first,
         f"answered from the cache ({decision['cache']}) with an answer that was {decision['cache_age_s']:.0f} s old; no backend was asked",
     ]
 
@@ -101,7 +104,9 @@ def _ended(decision: dict[str, Any]) -> list[str]:
     times = f"{ended['queue_s'] * 1000:.0f} ms of it in the queue{first_token}"
     tokens = f"{ended['prompt_tokens']} prompt tokens ({ended['cached_tokens']} cached), {ended['completion_tokens']} tokens of answer"
     cache = f"; cache: {decision['cache']}" if decision["cache"] and decision["policy"] else ""
-    return [f"ended: {ended['outcome']} with status {ended['status']} after {ended['duration_s']:.3g} s, {times}; {tokens}{cache}"]
+    guards = [f"guard rules: {decision['guards']}"] if decision.get("guards") else []
+    end = f"ended: {ended['outcome']} with status {ended['status']} after {ended['duration_s']:.3g} s, {times}; {tokens}{cache}"
+    return [*guards, end]
 
 
 def _placed(decision: dict[str, Any]) -> list[str]:

@@ -20,6 +20,12 @@ MAX_COUNTS: Final = 100
 """Rules and kinds of findings that are counted for one request; what lies beyond them is left out of the log and of metrics."""
 
 
+UNREAD_KINDS: Final = frozenset(
+    {"token ids", "image_url", "input_image", "image", "input_audio", "audio_url", "audio", "video_url", "video", "file", "input_file"}
+)
+"""Kinds of parts that a Record names. The type of a part is a text of the caller, so any other one is `unknown` there."""
+
+
 class GuardCount(msgspec.Struct, frozen=True, gc=False):
     """Findings of one guard rule and kind."""
 
@@ -50,6 +56,25 @@ class GuardRecord(msgspec.Struct, frozen=True):
     """Kinds of parts of the request that no rule can read."""
     version: str
     """The first hexadecimal digits of the digest of the rules."""
+
+    @property
+    def found(self) -> str:
+        """The findings in words: `people:email:redact:input=2, …`."""
+        return ", ".join([f"{count.rule}:{count.kind}:{count.mode}:{count.direction}={count.count}" for count in self.counts])
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one line for people."""
+        parts = [self.word + (f" by {self.by}" if self.by else "") + (f" in {self.direction}" if self.direction else "")]
+        if self.late:
+            parts.append("after the text had been sent")
+        if self.counts:
+            parts.append(f"found {self.found}")
+        if self.failed:
+            parts.append(f"failed: {', '.join(self.failed)}")
+        if self.unread:
+            parts.append(f"not read: {', '.join(self.unread)}")
+        return "; ".join(parts)
 
 
 class GuardFacts(msgspec.Struct):
@@ -96,4 +121,5 @@ class GuardFacts(msgspec.Struct):
     def record(self, version: str) -> GuardRecord:
         """The closed facts."""
         counts = tuple([GuardCount(*key, count) for key, count in self.counts.items()])
-        return GuardRecord(self.word, self.by, self.direction, self.late, counts, self.failed, self.unread, version[:VERSION_CHARS])
+        unread = tuple(sorted({kind if kind in UNREAD_KINDS else "unknown" for kind in self.unread}))
+        return GuardRecord(self.word, self.by, self.direction, self.late, counts, self.failed, unread, version[:VERSION_CHARS])

@@ -24,6 +24,7 @@ from gateway.http.openai.models import Abilities, ModelFacts, render_model, rend
 from gateway.http.openai.own_key import KeyFacts, render_own_key
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
+from gateway.request.guard_texts import OWN_POSTS
 from gateway.request.own_key import own_lines, usages_of
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
@@ -38,6 +39,8 @@ MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
 OWN_KEY: Final = "/v1/key"
 """What a caller's own key may do, and what is left of its limits."""
+OWN: Final = frozenset({MODELS, OWN_KEY, *OWN_POSTS})
+"""The routes that the gateway answers itself, beside those of single models."""
 HEALTH: Final = "/health"
 """The probe of load balancers that can probe only the port that they send requests to (docs/explanation/decisions/0007)."""
 AZURE: Final = "/openai"
@@ -84,7 +87,7 @@ class DataPort:
                 _health(exchange)
                 return
             path, deployment = usual(head.path)
-            if path in INFERENCE or path in (MODELS, OWN_KEY) or path.startswith(ONE_MODEL):
+            if path in INFERENCE or path in OWN or path.startswith(ONE_MODEL):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
         if head.method != "POST":
@@ -123,7 +126,8 @@ class DataPort:
         return b"HTTP/1.1 %d %b\r\n%b%b%b" % (rendered.status, REASONS[rendered.status], lines, end, rendered.body)
 
     async def _answer(self, exchange: Exchange) -> None:
-        """Answer a request that needs no engine: the model list, a preflight, a path or method that is refused."""
+        """Answer a request that needs no engine: the model list, a judgement of guard rules, a preflight, a path or method that is
+        refused."""
         deps = self._deps
         story = open_story(exchange, deps)
         try:
@@ -140,18 +144,17 @@ class DataPort:
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
-        known = path in INFERENCE or path in (MODELS, OWN_KEY) or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
+        known = path in INFERENCE or path in OWN or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         if not known:
-            hint = (
-                "Set base_url to end in /v1."
-                if "/v1" + path in (*INFERENCE, MODELS, OWN_KEY)
-                else "Routes are listed in docs/reference/api.md."
-            )
+            hint = "Set base_url to end in /v1." if "/v1" + path in (*INFERENCE, *OWN) else "Routes are listed in docs/reference/api.md."
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {linked(hint, self._deps.docs_url)}")
         if method == "OPTIONS" and b"origin" in head.headers:
             return self._preflight
-        if path in INFERENCE:
+        if path in INFERENCE or (path in OWN_POSTS and method != "POST"):
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only POST is allowed here.", detail="POST")
+        if path in OWN_POSTS:
+            judge = OWN_POSTS[path]
+            return lambda exchange, story: judge(exchange, story, self._deps)
         if method not in ("GET", "HEAD"):
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only GET is allowed here.", detail="GET, HEAD")
         return self._own_key if path == OWN_KEY else self._models
@@ -221,7 +224,7 @@ class DataPort:
             raise Fault(
                 Kind.METHOD_NOT_ALLOWED,
                 "Cross-origin requests are not allowed here.",
-                detail="POST" if exchange.head.path in INFERENCE else "GET, HEAD",
+                detail="POST" if exchange.head.path in INFERENCE or exchange.head.path in OWN_POSTS else "GET, HEAD",
             )
         story.settled.status = 204
         requested_headers = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")

@@ -117,6 +117,8 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a hit, seconds since the answer was made."""
     ended: Ended | None = None
     """How the request ended; None while it runs, and where its worker ended first."""
+    guards: str = ""
+    """What guard rules said, in words, once the request has ended; empty without any."""
 
 
 def contenders(route: Route) -> tuple[Contender, ...]:
@@ -286,6 +288,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
     """The caller's own id, which is unique for nobody; empty for none."""
     cache: str = ""
     cache_age_s: float = 0.0
+    guards: str = ""
     ended: Ended | None = None
     taken: bool = False
     """Whether it has been taken for writing to disk, so that a fact that comes later needs another writing."""
@@ -338,9 +341,17 @@ class Decision(msgspec.Struct, gc=False, eq=False):
             cache=self.cache,
             cache_age_s=self.cache_age_s,
             ended=self.ended,
+            guards=self.guards,
         )
-        words = "answered from the cache; no backend was asked" if not route.policy else reason(explained)
+        words = reason(explained) if route.policy else _not_placed(explained)
         return msgspec.structs.replace(explained, reason=words)
+
+
+def _not_placed(explained: Explained) -> str:
+    """Why no backend was asked."""
+    if explained.cache.startswith("hit"):
+        return "answered from the cache; no backend was asked"
+    return "refused by guard rules; no backend was asked"
 
 
 def decision(route: Route, request: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str) -> Decision:
@@ -364,11 +375,11 @@ def decision(route: Route, request: RoutingRequest, ids: tuple[str, ...], at_uni
 
 
 NOT_PLACED: Final = Route("", (), (), why=ALONE)
-"""Stands for the route of a request that the cache answered."""
+"""Stands for the route of a request that the cache answered, or that guard rules refused."""
 
 
-def _answered(record: Record) -> Decision:
-    """The entry of a request that the cache answered."""
+def _without_backend(record: Record) -> Decision:
+    """The entry of a request that the cache answered, or that guard rules refused."""
     gateway_id = record.gateway_id or record.request_id
     ids = (gateway_id,) if record.own_id == gateway_id else (gateway_id, record.own_id)
     entry = Decision(NOT_PLACED, ids, record.at_unix, record.tenant, record.model, "", 0, 0, 0, 0, record.lora, False, True, 1)
@@ -421,17 +432,20 @@ class Decisions:
         """Note how a request ended.
 
         Args:
-            decision: the last one about the request; None where it was not placed. An answer of the cache is then kept as an entry.
+            decision: the last one about the request; None where it was not placed. An answer of the cache is then kept as an entry, and
+                so is the refusal of guard rules.
         """
-        is_hit = decision is None and record.cache.startswith("hit")
-        if is_hit:
-            decision = _answered(record)
+        said = record.guards
+        is_new = decision is None and (record.cache.startswith("hit") or (said is not None and said.by != ""))
+        if is_new:
+            decision = _without_backend(record)
         if decision is None:
             return
         usage = record.usage
         not_kept = f", not kept: {record.not_kept}" if record.not_kept else ""
         decision.cache = f"{record.cache}{f', similar: {record.resembled}' if record.resembled else ''}{not_kept}"
         decision.cache_age_s = record.cache_age_s
+        decision.guards = "" if said is None else said.sentence
         decision.ended = Ended(
             record.outcome,
             record.status,
@@ -442,7 +456,7 @@ class Decisions:
             usage.cached_tokens,
             usage.completion_tokens,
         )
-        if is_hit:
+        if is_new:
             self.keep(decision)
         elif decision.taken and self.written is not None:
             self.written(decision)

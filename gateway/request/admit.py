@@ -120,6 +120,25 @@ async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story
     return tokens
 
 
+async def admit_without_tokens(caller: Caller, grant: Grant, story: Story, deps: Deps) -> OpenHold:
+    """Admit a request that no engine serves: it counts as one request in every limit and takes a slot, and uses no tokens and no money.
+    The limits of the model that the Story names count, too.
+
+    Raises:
+        Fault: a limit refuses; nothing is reserved then.
+    """
+    asked, settled = story.asked, story.settled
+    hold = Hold(story.own_id, caller.tenant, UNCOUNTED, grant.groups(asked.model, asked.user))
+    if hold.groups:
+        admission = await (deps.counters.admit(hold) if deps.counters.in_process else _admit_remotely(hold, deps))
+        settled.degraded = admission.degraded
+        if isinstance(admission, Refused):
+            settled.limit_statuses = (refused_standing(admission),)
+            raise fault_of(admission, hold.amounts, deps.rng.random())
+        settled.limit_statuses = admission.limit_statuses
+    return deps.holds.open(hold, FREE, story, 0, 0, 1)
+
+
 async def _admit_remotely(hold: Hold, deps: Deps) -> Admission:
     try:
         return await deps.counters.admit(hold)

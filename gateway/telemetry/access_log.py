@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from domain.usage import NO_USAGE
+from gateway.guards.facts import GuardRecord
 from gateway.record import Record
 
 FLUSH_AFTER_S: Final = 0.2
@@ -27,8 +28,8 @@ MAX_PENDING_BYTES: Final = 1024 * 1024
 """Bytes of lines that the reader has not taken yet (about 2,500 lines); beyond that new lines are dropped."""
 MAX_FIELD_CHARS: Final = 512
 """Characters kept of one field: at most 2 KiB as UTF-8."""
-SHORT_FIELD_CHARS: Final = 13
-"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 37 fields of JSON's longest escape (6 bytes)
+SHORT_FIELD_CHARS: Final = 10
+"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 45 fields of JSON's longest escape (6 bytes)
 and the rest of the line are below it."""
 MAX_LINE_BYTES: Final = 4096
 """PIPE_BUF on Linux: writes up to it are never mixed with those of other workers on the same pipe."""
@@ -111,6 +112,14 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     caller_request_id: str = ""
     cache: str = ""
     saved_tokens: int = 0
+    guard: str = ""
+    guard_by: str = ""
+    guard_direction: str = ""
+    guard_late: bool = False
+    guard_found: str = ""
+    guard_failed: str = ""
+    guard_unread: str = ""
+    guard_version: str = ""
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
@@ -203,6 +212,21 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
         record.request_id if record.request_id != gateway_id else "",
         f"{record.cache}:{record.not_kept}" if record.not_kept else record.cache,
         record.saved.total_tokens,
+        *(() if record.guards is None else _guarded(record.guards)),
+    )
+
+
+def _guarded(said: GuardRecord) -> tuple[str, str, str, bool, str, str, str, str]:
+    """What guard rules said, in the order of the keys. Rules, kinds and numbers, never a text."""
+    return (
+        said.word,
+        said.by,
+        said.direction,
+        said.late,
+        said.found,
+        ",".join(said.failed),
+        ",".join(said.unread),
+        said.version,
     )
 
 

@@ -4,7 +4,7 @@ How they are counted is `telemetry.metrics`, how they are written `telemetry.exp
 is `docs/reference/metrics.md`, which a test compares with this table.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -15,6 +15,7 @@ from domain.priority import WORDS
 from gateway.queue.refusals import REFUSALS
 from gateway.record import GAP_BOUNDS_S, OK, SERVICE_LEVELS
 from gateway.request.degrade import STEPS
+from guardrails.policy import Direction, Mode
 from policies.fallback import CONDITIONS
 from routing.registry import POLICIES
 from tenancy.jwt import JwtOutcome
@@ -29,7 +30,7 @@ MAX_SERIES: Final = 2000
 """Exposed series per family, buckets counted, over all workers together (requirement R38)."""
 
 OUTCOMES: Final = frozenset({OK, *(kind.value for kind in Kind)})
-ENDPOINTS: Final = frozenset({*(endpoint.value for endpoint in Endpoint), "/v1/models", "/v1/key"})
+ENDPOINTS: Final = frozenset({*(endpoint.value for endpoint in Endpoint), "/v1/models", "/v1/key", "/v1/guard", "/v1/moderations"})
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
 TOKEN_TYPES: Final = ("prompt", "cached", "completion", "reasoning")
@@ -37,6 +38,10 @@ CLOSINGS: Final = ("settle", "estimate", "release", "hit")
 CLOSING_AT: Final = {word: at for at, word in enumerate(CLOSINGS)}
 CACHE_RESULTS: Final = ("hit-exact", "hit-partial", "hit-semantic", "miss")
 CACHE_BYPASSES: Final = (*REASONS, "rollout", "asked")
+GUARD_WORDS: Final = ("passed", "flagged", "changed", "block", "unavailable", "too_long")
+"""The words of `gateway.guards.facts.GuardRecord`."""
+GUARD_MODES: Final[tuple[str, ...]] = (*get_args(Mode), OTHER)
+GUARD_DIRECTIONS: Final[tuple[str, ...]] = (*get_args(Direction), OTHER)
 LORA_RESULTS: Final = ("ok", "failed")
 CLASS_RESULTS: Final = (OK, *(source.value for source in Source))
 CLASS_RESULT_AT: Final = {OK: 0} | {kind.value: CLASS_RESULTS.index(source.value) for kind, source in SOURCE.items()}
@@ -348,6 +353,35 @@ CACHE_SAVED: Final = Family(
 CACHE_SAVED_COST: Final = Family(
     "tidegate_cache_saved_nanousd_total", "What hits would have cost more at an engine, in nano-dollars.", ("tenant",)
 )
+GUARD_VERDICTS: Final = Family(
+    "tidegate_guard_verdicts_total",
+    "Requests that guard rules looked at, or at whose answers they did, by what the rules said in all.",
+    ("tenant",),
+    split_label="verdict",
+    split=GUARD_WORDS,
+)
+GUARD_FINDINGS: Final = Family(
+    "tidegate_guard_findings_total",
+    "Findings of guard rules in texts of requests and answers.",
+    ("tenant", "rule"),
+    ("mode", "direction"),
+    closed_combinations=len(GUARD_MODES) * len(GUARD_DIRECTIONS),
+)
+GUARD_FAILURES: Final = Family(
+    "tidegate_guard_failures_total", "Requests and answers that a guard rule could not judge.", ("tenant", "rule")
+)
+DETECTOR_RESULTS: Final = ("answered", "remembered", "joined", "timeouts", "open", "busy", "errors", "unreadable")
+"""What became of questions to a detector, by the names of the counts that the detector keeps itself."""
+DETECTOR_QUESTIONS: Final = Family(
+    "tidegate_guard_detector_questions_total",
+    "Questions to a detector of guard rules.",
+    ("detector",),
+    split_label="result",
+    split=DETECTOR_RESULTS,
+)
+DETECTOR_SECONDS: Final = Family(
+    "tidegate_guard_detector_seconds_total", "Time that questions took that a detector was asked.", ("detector",)
+)
 INDEX_LOSSES: Final = ("evicted", "away", "lost")
 """Fields of `cache.semantic.ports.IndexFigures`."""
 CACHE_INDEX_LOST: Final = Family(
@@ -412,4 +446,9 @@ FAMILIES: Final = (
     CACHE_SIMILAR,
     CACHE_SAVED,
     CACHE_SAVED_COST,
+    GUARD_VERDICTS,
+    GUARD_FINDINGS,
+    GUARD_FAILURES,
+    DETECTOR_QUESTIONS,
+    DETECTOR_SECONDS,
 )

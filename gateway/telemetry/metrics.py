@@ -22,6 +22,7 @@ from cache.eligible import NOT_KEPT, SIMILAR_REASONS
 from cache.ports import StoreFigures
 from cache.semantic.ports import IndexFigures
 from domain.usage import NO_USAGE
+from gateway.guards.facts import GuardRecord
 from gateway.ledger.reconcile import LimitsState
 from gateway.queue.refusals import REFUSALS, SERVED
 from gateway.record import OK, Record
@@ -50,12 +51,21 @@ from gateway.telemetry.families import (
     DECISION_TIME,
     DECISIONS,
     DEGRADED,
+    DETECTOR_QUESTIONS,
+    DETECTOR_RESULTS,
+    DETECTOR_SECONDS,
     DURATION,
     DURATION_BOUNDS_S,
     ENDPOINTS,
     FALLBACKS,
     FAMILIES,
     GIVEN_UP,
+    GUARD_DIRECTIONS,
+    GUARD_FAILURES,
+    GUARD_FINDINGS,
+    GUARD_MODES,
+    GUARD_VERDICTS,
+    GUARD_WORDS,
     HEDGES,
     HOLDS,
     INDEX_EVICTED,
@@ -101,7 +111,7 @@ from routing.schedule import Route
 from tenancy.jwt import JwtOutcome
 
 MAX_NAMES: Final = 500
-"""Distinct models, pools, backends, adapters and tenants that get a label value of their own."""
+"""Distinct models, pools, backends, adapters, tenants and guard rules that get a label value of their own."""
 MAX_LABEL_CHARS: Final = 128
 """Characters kept of a label value; longer names would let one tenant's choice of name fill the scrape."""
 
@@ -216,6 +226,27 @@ def count_cache(cells: Mapping[str, Cells], record: Record, tenant: str) -> None
         cells[CACHE_SAVED_COST.name].cell((tenant,))[0] += record.saved_nanousd
 
 
+_GUARD_WORD_AT: Final[Mapping[str, int]] = {word: at for at, word in enumerate(GUARD_WORDS)}
+_GUARD_MODES: Final = frozenset(GUARD_MODES)
+_GUARD_DIRECTIONS: Final = frozenset(GUARD_DIRECTIONS)
+
+
+def count_guards(cells: Mapping[str, Cells], said: GuardRecord, tenant: str, rules: set[str]) -> None:
+    """Count what guard rules said of a request and its answer.
+
+    Args:
+        rules: the ids of rules that have a label of their own. Policies bound them; a tenant that renames its rules again and again
+            would still make new ones.
+    """
+    cells[GUARD_VERDICTS.name].cell((tenant,))[_GUARD_WORD_AT[said.word]] += 1
+    for found in said.counts:
+        mode = found.mode if found.mode in _GUARD_MODES else OTHER
+        direction = found.direction if found.direction in _GUARD_DIRECTIONS else OTHER
+        cells[GUARD_FINDINGS.name].cell((tenant, named(found.rule, rules), mode, direction))[0] += found.count
+    for rule in said.failed:
+        cells[GUARD_FAILURES.name].cell((tenant, named(rule, rules)))[0] += 1
+
+
 MAX_BOUND: Final = 4096
 """Label combinations whose cells are looked up with one dict access. A cache: when full it is emptied and refilled."""
 SETTLED: Final = "settle"
@@ -266,6 +297,7 @@ class Metrics:
         "_loras",
         "_models",
         "_pools",
+        "_rules",
         "_tenants",
         "connections",
         "in_flight",
@@ -286,6 +318,7 @@ class Metrics:
         self._backends: set[str] = set()
         self._tenants: set[str] = set()
         self._loras: set[str] = set()
+        self._rules: set[str] = set()
         self.know(models)
 
     def know(self, models: Iterable[str]) -> None:
@@ -323,6 +356,8 @@ class Metrics:
             self._cells[MISREPORTED.name].cell((named(record.pool, self._pools), named(record.backend, self._backends)))[0] += 1
         if record.cache:
             count_cache(self._cells, record, named(record.tenant, self._tenants))
+        if record.guards is not None:
+            count_guards(self._cells, record.guards, named(record.tenant, self._tenants), self._rules)
         if record.fell_back or record.promises:
             count_policy(self._cells, record, self._models)
         if record.closing in CLOSING_AT:
@@ -427,6 +462,17 @@ class Metrics:
         self._cells[CACHE_LOST.name].cell(())[:] = [getattr(figures, reason) for reason in CACHE_LOSSES]
         if index is not None:
             self._cells[CACHE_INDEX_LOST.name].cell(())[:] = [getattr(index, reason) for reason in INDEX_LOSSES]
+
+    def set_detector(self, detector: str, results: Mapping[str, int], seconds: float) -> None:
+        """Sets the numbers that one detector counts for itself since the start.
+
+        Args:
+            results: numbers of questions, by `DETECTOR_RESULTS`.
+            seconds: the time of all questions that the detector was asked.
+        """
+        name = detector[:MAX_LABEL_CHARS]
+        self._cells[DETECTOR_QUESTIONS.name].cell((name,))[:] = [results[word] for word in DETECTOR_RESULTS]
+        self._cells[DETECTOR_SECONDS.name].cell((name,))[0] = seconds
 
     def set_index(self, evicted: int) -> None:
         """Sets the number of blocks that the prefix index has evicted since the start; the index counts for itself."""

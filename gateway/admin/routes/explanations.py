@@ -115,6 +115,10 @@ class ExplanationShown(BaseModel):
         "answered has no `pool`, `policy` and backends."
     )
     cache_age_s: float = Field(description="Of a hit, the age of the answer in seconds.")
+    guards: str = Field(
+        description="What guard rules said, once the request has ended: the word, the rule that refused, the findings by rule, kind, mode "
+        "and direction; empty without rules. A request that they refused has no `pool`, `policy` and backends."
+    )
     ended: EndedShown | None = Field(
         description="How it ended; null while it runs, for one that is not sent, and where its worker ended first."
     )

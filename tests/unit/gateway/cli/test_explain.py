@@ -57,6 +57,16 @@ def test_how_it_ended_is_said() -> None:
     assert not any("ended" in line for line in summary(msgspec.structs.asdict(would_be)))
 
 
+def test_what_guard_rules_said_stands_before_the_end() -> None:
+    ended = Ended("guard_blocked", 400, 0.002, 0.0, None, 0, 0, 0)
+    said = "block by keys in input; found keys:aws_key:block:input=1"
+    reason = "refused by guard rules; no backend was asked"
+    refused = msgspec.structs.replace(EXPLAINED, policy="", pool="", contenders=(), reason=reason, guards=said, cache="")
+    lines = summary(msgspec.structs.asdict(refused) | shown(ended))
+    assert lines[1:3] == [reason, f"guard rules: {said}"]
+    assert lines[3].startswith("ended: guard_blocked with status 400")
+
+
 def test_a_hit_of_the_cache_is_no_decision() -> None:
     ended = Ended("ok", 200, 0.002, 0.0, None, 0, 0, 0)
     hit = msgspec.structs.replace(EXPLAINED, pool="", policy="", chosen="", contenders=(), cache="hit-exact", cache_age_s=12.4, ended=ended)

@@ -1,5 +1,7 @@
 """What is written down of verdicts: counts by rule and kind, who refused, and never a text."""
 
+import pytest
+
 from gateway.guards.facts import MAX_COUNTS, GuardCount, GuardFacts
 from guardrails.verdict import GuardVerdict, Noted
 
@@ -37,3 +39,19 @@ def test_counts_are_bounded() -> None:
     facts = GuardFacts()
     facts.note("input", GuardVerdict(findings=tuple(Noted(n, n + 1, "many", f"kind{n}", "flag") for n in range(2 * MAX_COUNTS))))
     assert len(facts.counts) == MAX_COUNTS
+
+
+@pytest.mark.req("R37")
+def test_a_type_that_a_caller_made_up_is_not_written_down() -> None:
+    facts = GuardFacts(unread=("image_url", "my secret", "my other secret"))
+    assert facts.record("").unread == ("image_url", "unknown")
+
+
+def test_a_record_in_one_line() -> None:
+    facts = GuardFacts(unread=("image_url",))
+    facts.note("input", GuardVerdict(findings=(MAIL, MAIL), failed=("slow",), text="x"))
+    facts.note("output", GuardVerdict(ended="block", by="keys", cut=3))
+    assert facts.record("").sentence == ("block by keys in output; found people:email:redact:input=2; failed: slow; not read: image_url")
+    assert GuardFacts().record("").sentence == "passed"
+    facts.late = True
+    assert "block by keys in output; after the text had been sent; found" in facts.record("").sentence

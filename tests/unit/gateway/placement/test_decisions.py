@@ -1,6 +1,8 @@
 import msgspec
 
+from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.placement.decisions import Decision, Decisions, decision
+from gateway.record import Record
 from routing.fleet import Availability, Backend
 from routing.ports import RoutingRequest
 from routing.schedule import Route
@@ -67,3 +69,30 @@ def test_an_id_that_comes_again_stands_for_its_last_request() -> None:
     found = kept.find("same")
     assert found is not None
     assert found.at_unix == 2.0
+
+
+BLOCKED = GuardRecord("block", "keys", "input", False, (GuardCount("keys", "aws_key", "block", "input", 1),), (), (), "0123")
+
+
+def test_a_request_that_guard_rules_refused_is_kept_without_a_backend() -> None:
+    kept = Decisions()
+    refused = Record("mine", 5.0, "guard_blocked", 400, 0.01, 0.01, tenant="acme", model="sim", gateway_id="req-1", guards=BLOCKED)
+    kept.end(None, refused)
+    found = kept.find("req-1")
+    assert found is not None and found == kept.find("mine", "acme")
+    assert (found.pool, found.policy, found.contenders, found.reason) == ("", "", (), "refused by guard rules; no backend was asked")
+    assert found.guards == "block by keys in input; found keys:aws_key:block:input=1"
+    assert found.ended is not None and (found.ended.outcome, found.ended.status) == ("guard_blocked", 400)
+    kept.end(None, msgspec.structs.replace(refused, gateway_id="req-2", guards=msgspec.structs.replace(BLOCKED, word="passed", by="")))
+    assert kept.find("req-2") is None, "it failed for another reason"
+
+
+def test_what_guard_rules_said_of_a_placed_request_is_kept_with_its_decision() -> None:
+    kept = Decisions()
+    made = decision(routed(2), DEMAND, ("req-1",), 5.0, "sim", "chat")
+    kept.keep(made)
+    cut = msgspec.structs.replace(BLOCKED, direction="output", late=True)
+    kept.end(made, Record("req-1", 5.0, "ok", 200, 0.01, 0.01, tenant="acme", guards=cut))
+    found = kept.find("req-1")
+    assert found is not None and found.policy == "least_load"
+    assert found.guards == "block by keys in output; after the text had been sent; found keys:aws_key:block:input=1"

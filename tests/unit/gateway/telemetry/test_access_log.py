@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.usage import Usage
+from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.record import Record
 from gateway.telemetry import access_log
 from gateway.telemetry.access_log import FLUSH_AFTER_S, FLUSH_BYTES, MAX_LINE_BYTES, MAX_PENDING_BYTES, AccessLog, line_of, slices
@@ -83,6 +84,46 @@ def test_what_it_cost_and_whose_it_was_is_in_the_line() -> None:
     assert (told["cost_nanousd"], told["price_id"], told["degraded"]) == (1_500, "p1", True)
     assert (told["user"], told["client"], told["user_agent"], told["trace_id"]) == ("ann@example.com", "203.0.113.7", "curl/8", "4bf9")
     assert b"ann@" not in line_of(record), "only where it is asked for"
+
+
+SAID = GuardRecord(
+    "block",
+    "keys",
+    "output",
+    True,
+    (GuardCount("keys", "aws_key", "block", "output", 1), GuardCount("people", "email", "redact", "input", 2)),
+    ("model",),
+    ("image_url",),
+    "0123456789abcdef",
+)
+
+
+def test_what_guard_rules_said_is_in_the_line_and_only_where_there_are_rules() -> None:
+    assert not [name for name in json.loads(line_of(RECORD)) if name.startswith("guard")]
+    told = json.loads(line_of(msgspec.structs.replace(RECORD, guards=SAID)))
+    assert {name: value for name, value in told.items() if name.startswith("guard")} == {
+        "guard": "block",
+        "guard_by": "keys",
+        "guard_direction": "output",
+        "guard_late": True,
+        "guard_found": "keys:aws_key:block:output=1, people:email:redact:input=2",
+        "guard_failed": "model",
+        "guard_unread": "image_url",
+        "guard_version": "0123456789abcdef",
+    }
+    passed = GuardRecord("passed", "", "", False, (), (), (), "0123456789abcdef")
+    told = json.loads(line_of(msgspec.structs.replace(RECORD, guards=passed)))
+    assert {name for name in told if name.startswith("guard")} == {"guard", "guard_version"}
+
+
+@pytest.mark.req("R39")
+def test_a_thousand_findings_still_fit_one_line() -> None:
+    counts = tuple(GuardCount(f"{'r' * 60}{at}", "k" * 64, "block", "tool_arguments", 2**53) for at in range(100))
+    record = msgspec.structs.replace(RECORD, **dict.fromkeys(TEXT_FIELDS, "\x01" * 3000))
+    for one in (RECORD, record):
+        line = line_of(msgspec.structs.replace(one, guards=msgspec.structs.replace(SAID, counts=counts, failed=("f" * 64,) * 100)))
+        assert len(line) <= MAX_LINE_BYTES
+        assert json.loads(line)["guard"] == "block"
 
 
 def test_the_time_has_the_form_of_the_other_logs() -> None:

@@ -12,6 +12,7 @@ from backends.lora.loader import LoadDone
 from cache.ports import StoreFigures
 from domain.faults import Kind
 from domain.usage import Usage
+from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.record import GAP_BOUNDS_S, Record
 from gateway.telemetry.families import (
     ATTEMPTS,
@@ -20,15 +21,23 @@ from gateway.telemetry.families import (
     DECIDED,
     DECISION_TIME,
     DECISIONS,
+    DETECTOR_QUESTIONS,
+    DETECTOR_RESULTS,
+    DETECTOR_SECONDS,
     DURATION,
     DURATION_BOUNDS_S,
     FAMILIES,
+    GUARD_FAILURES,
+    GUARD_FINDINGS,
+    GUARD_VERDICTS,
+    GUARD_WORDS,
     HOLDS,
     INTER_TOKEN,
     LORA_CALLS,
     LORA_REQUESTS,
     MAX_SERIES,
     NONE,
+    OTHER,
     OVERHEAD_BOUNDS_S,
     PREFIX_TOKENS,
     REQUESTS,
@@ -42,7 +51,7 @@ from gateway.telemetry.families import (
     TTFT_BOUNDS_S,
     Family,
 )
-from gateway.telemetry.metrics import Cells, Metrics, MetricsSnapshot, merge
+from gateway.telemetry.metrics import MAX_NAMES, Cells, Metrics, MetricsSnapshot, merge
 from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
 from tenancy.jwt import JwtOutcome
@@ -299,3 +308,52 @@ def test_what_a_store_of_answers_lost_is_added_up_over_workers() -> None:
     total = merge([worker.snapshot(0) for worker in workers])
     assert list(total.families[CACHE_LOST.name]) == [((), [2, 4, 6, 8])]
     assert CACHE_LOST.split == ("evicted", "away", "lost", "refused")
+
+
+MAIL = GuardCount("people", "email", "redact", "input", 2)
+SAID = GuardRecord("changed", "", "", False, (MAIL, GuardCount("people", "card", "redact", "input", 1)), ("model",), (), "0123456789abcdef")
+
+
+def guarded(**fields: object) -> Record:
+    return msgspec.structs.replace(PLAIN, guards=msgspec.structs.replace(SAID, **fields))
+
+
+def test_what_guard_rules_said_is_counted_by_tenant_and_rule() -> None:
+    metrics = Metrics(["llama"])
+    metrics.observe(PLAIN)
+    assert metrics.snapshot().families[GUARD_VERDICTS.name] == [], "no rule looks at it"
+    metrics.observe(guarded())
+    metrics.observe(guarded(word="block", by="keys", direction="input", counts=(), failed=()))
+    seen = metrics.snapshot()
+    assert dict(zip(GUARD_WORDS, cell(seen, GUARD_VERDICTS, "acme"), strict=True)) == dict.fromkeys(GUARD_WORDS, 0) | {
+        "changed": 1,
+        "block": 1,
+    }
+    assert cell(seen, GUARD_FINDINGS, "acme", "people", "redact", "input") == [3], "kinds of one rule are one series"
+    assert cell(seen, GUARD_FAILURES, "acme", "model") == [1]
+
+
+@pytest.mark.req("R38")
+def test_rules_without_end_make_no_series_without_end() -> None:
+    metrics = Metrics(["llama"])
+    many = 20_000
+    for at in range(many):
+        found = GuardCount(f"rule-{at}", "word", "flag" if at % 2 else f"mode-{at}", "input" if at % 3 else f"direction-{at}", 1)
+        said = msgspec.structs.replace(SAID, counts=(found,), failed=(f"rule-{at}",))
+        metrics.observe(msgspec.structs.replace(PLAIN, tenant=f"tenant-{at % 700}", guards=said))
+    seen = metrics.snapshot()
+    for family in (GUARD_VERDICTS, GUARD_FINDINGS, GUARD_FAILURES):
+        assert series(seen, family) <= MAX_SERIES, family.name
+        assert sum(sum(counts) for _, counts in seen.families[family.name]) == many, "nothing is lost"
+    rows = [labels for labels, _ in seen.families[GUARD_FINDINGS.name]]
+    assert len({rule for _, rule, _, _ in rows}) <= MAX_NAMES + 1
+    assert {mode for _, _, mode, _ in rows} <= {"flag", OTHER} and {direction for *_, direction in rows} <= {"input", OTHER}
+
+
+def test_what_detectors_count_for_themselves_is_shown() -> None:
+    metrics = Metrics()
+    metrics.set_detector("shield", dict.fromkeys(DETECTOR_RESULTS, 0) | {"answered": 7, "timeouts": 2}, 1.5)
+    metrics.set_detector("shield", dict.fromkeys(DETECTOR_RESULTS, 0) | {"answered": 9, "timeouts": 2}, 2.0)
+    seen = metrics.snapshot()
+    assert cell(seen, DETECTOR_QUESTIONS, "shield") == [9, 0, 0, 2, 0, 0, 0, 0]
+    assert cell(seen, DETECTOR_SECONDS, "shield") == [2.0]
