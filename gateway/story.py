@@ -227,7 +227,8 @@ class AttemptFacts(msgspec.Struct):
     held: bool = False
     """Whether guard rules hold back everything of the answer that has come, so that the caller has nothing of it yet."""
     released_at: float | None = None
-    """When guard rules let the beginning of the answer go on; None while they hold it, and where none holds answers."""
+    """When guard rules let the beginning of the answer go on: the time of the event that released it. None while they hold it, and where
+    none holds streams."""
     cut: Usage | None = None
     """The usage that the caller was told of an answer that guard rules ended before its engine did; None for any other."""
     gaps: list[int] | None = None
@@ -476,6 +477,7 @@ class Story(msgspec.Struct):
             self.looked_up.not_kept,
             self.looked_up.resembled,
             None if asked.guards is None else self.guarded.record(asked.guards.version),
+            None if attempt.released_at is None or attempt.released_at == first else attempt.released_at - self.body_at,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

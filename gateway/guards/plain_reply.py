@@ -29,6 +29,7 @@ class GuardPlainTap:
     def __init__(self, rules: ReplyRules, answer: AttemptFacts) -> None:
         self._rules = rules
         self._answer = answer
+        answer.held = rules.holds
         self._parts: list[bytes] = []
         self.over = False
         self.fault: Fault | None = None
@@ -53,6 +54,7 @@ class GuardPlainTap:
             self._fail(unusable_reply(f"a reply that guard rules cannot read: {error!r}"))
         if self.fault is not None:
             return b""
+        self._answer.held = False
         return _encode(reply) if altered else body
 
     def _judge(self, reply: dict[str, Any]) -> bool:

@@ -15,7 +15,6 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from domain.ask import Ask
-from domain.clock import Clock
 from domain.faults import Fault
 from domain.usage import DECLINED, Usage
 from gateway.guards.plain_reply import GuardPlainTap
@@ -96,7 +95,6 @@ class GuardTap:
         "_ask",
         "_channels",
         "_choices",
-        "_clock",
         "_formed",
         "_frames",
         "_judge",
@@ -108,13 +106,12 @@ class GuardTap:
         "over",
     )
 
-    def __init__(self, rules: ReplyRules, ask: Ask, story: Story, judge: UsageSoFar, clock: Clock) -> None:
+    def __init__(self, rules: ReplyRules, ask: Ask, story: Story, judge: UsageSoFar) -> None:
         self._rules = rules
         self._ask = ask
         self._story = story
         self._answer = story.attempt
         self._judge = judge
-        self._clock = clock
         self._choices: dict[int, _GuardedChoice] = {}
         self._channels = 0
         self._frames: list[_Frame] = []
@@ -317,7 +314,7 @@ class GuardTap:
         if not self._answer.held:
             return b""
         self._answer.held = False
-        self._answer.released_at = self._clock()
+        self._answer.released_at = self._answer.last_event_at
         opening = b"".join(self._opening)
         self._opening.clear()
         return opening
@@ -386,10 +383,10 @@ def _nothing(ask: Ask) -> dict[str, Any]:
     return {"delta": {}} if ask.endpoint.has_messages else {"text": ""}
 
 
-def guard_tap(ask: Ask, story: Story, judge: UsageSoFar, clock: Clock) -> "GuardTap | GuardPlainTap | None":
+def guard_tap(ask: Ask, story: Story, judge: UsageSoFar) -> "GuardTap | GuardPlainTap | None":
     """The tap of an answer that guard rules read, or in which values are to be restored; None for any other."""
     guards, placeholders = story.asked.guards, story.guarded.placeholders or None
     if not ask.endpoint.generates or (placeholders is None and (guards is None or not guards.reads_replies)):
         return None
     rules = ReplyRules(guards, placeholders, story.guarded)
-    return GuardTap(rules, ask, story, judge, clock) if ask.stream else GuardPlainTap(rules, story.attempt)
+    return GuardTap(rules, ask, story, judge) if ask.stream else GuardPlainTap(rules, story.attempt)

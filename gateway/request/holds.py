@@ -50,7 +50,7 @@ class OpenHold(msgspec.Struct, eq=False):
         attempt = story.attempt
         if story.looked_up.hit is not None:
             return hit(story.looked_up.hit)
-        if attempt.usage is not None:
+        if attempt.usage is not None and not attempt.held:
             part = story.looked_up.part
             return settled(attempt.usage if part is None else Usage(attempt.usage.prompt_tokens + part.prompt_tokens, 0))
         fault = story.settled.fault

@@ -444,7 +444,7 @@ def taps_for(
         if ask.endpoint is Endpoint.EMBEDDINGS:
             judge.vectors = _inputs(ask.prompt)
     taps: list[Tap] = [judge]
-    guard = guard_tap(ask, story, judge, clock)
+    guard = guard_tap(ask, story, judge)
     if guard is not None:
         taps.append(guard)
     # an engine with several names for its model answers in whichever it likes
