@@ -94,7 +94,7 @@ class _Counts:
         self.words: Counter[str] = Counter()
 
 
-class _Question:
+class _AskedText:
     """A question under way."""
 
     __slots__ = ("askers", "began", "called", "key", "outcome", "probe", "task", "tenant", "timer")
@@ -136,7 +136,7 @@ class BoundedDetector:
         self._call_later = call_later
         self._places = asyncio.Semaphore(terms.at_once)
         self._of_tenant: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._under_way: dict[bytes, _Question] = {}
+        self._under_way: dict[bytes, _AskedText] = {}
         self._tenants: Counter[str] = Counter()
         self._counts = _Counts()
 
@@ -193,7 +193,7 @@ class BoundedDetector:
             self._settle(question, DetectorAway("error"), counts_against=False)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begun(self, key: bytes, text: str, direction: str, tenant: str, now: float) -> _Question:
+    def _begun(self, key: bytes, text: str, direction: str, tenant: str, now: float) -> _AskedText:
         terms = self._terms
         if len(self._under_way) >= MAX_UNDER_WAY or self._tenants[tenant] >= MAX_OF_TENANT:
             self._counts.words["busy"] += 1
@@ -205,14 +205,14 @@ class BoundedDetector:
             self._counts.words["open"] += 1
             raise DetectorAway("open")
         self._counts.asked += 1
-        question = self._under_way[key] = _Question(key, tenant, now, asyncio.get_running_loop().create_future())
+        question = self._under_way[key] = _AskedText(key, tenant, now, asyncio.get_running_loop().create_future())
         question.probe = self._breaker.enter(now)
         self._tenants[tenant] += 1
         question.timer = self._call_later(terms.timeout_s, lambda: self._late(question))
         question.task = asyncio.ensure_future(self._asked(question, text, direction))
         return question
 
-    async def _asked(self, question: _Question, text: str, direction: str) -> None:
+    async def _asked(self, question: _AskedText, text: str, direction: str) -> None:
         terms = self._terms
         pieces = windows(text, terms.max_chars, terms.overlap_chars)
         try:
@@ -232,17 +232,17 @@ class BoundedDetector:
         else:
             self._settle(question, found)
 
-    async def _one(self, question: _Question, text: str, direction: str) -> Sequence[Detected]:
+    async def _one(self, question: _AskedText, text: str, direction: str) -> Sequence[Detected]:
         place = self._of_tenant.setdefault(question.tenant, asyncio.Semaphore(self._terms.at_once_of_tenant))
         async with place, self._places:
             question.called = True
             return await self._detector.detect(text, direction, question.tenant)
 
-    def _late(self, question: _Question) -> None:
+    def _late(self, question: _AskedText) -> None:
         # the detector is not to blame for a question that it was never asked
         self._settle(question, DetectorAway("timeout" if question.called else "busy"), counts_against=question.called)
 
-    def _settle(self, question: _Question, outcome: "tuple[Detected, ...] | DetectorAway | None", *, counts_against: bool = True) -> None:
+    def _settle(self, question: _AskedText, outcome: "tuple[Detected, ...] | DetectorAway | None", *, counts_against: bool = True) -> None:
         """The question is over, with what was found, with the reason why nothing was, or with None where nobody waits."""
         if question.outcome.done():
             return

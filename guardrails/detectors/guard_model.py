@@ -7,14 +7,14 @@ from typing import Final
 import msgspec
 
 from guardrails.detectors.asking import Post, ask, sendable
-from guardrails.detectors.guard_forms import FORMS, REPLIES, Answer, GuardForm, Question, TokenLogprob
+from guardrails.detectors.guard_forms import FORMS, REPLIES, GuardAnswer, GuardForm, GuardQuestion, TokenLogprob
 from guardrails.ports import Detected, DetectorAway
 
 TOP_LOGPROBS: Final = 5
 """Alternatives of each token that are asked for; both words of a decision are among the first ones. Engines allow 20."""
 
 
-class _Message(msgspec.Struct):
+class _GuardMessage(msgspec.Struct):
     content: str | None = None
 
 
@@ -22,14 +22,14 @@ class _Logprobs(msgspec.Struct):
     content: list[TokenLogprob] | None = None
 
 
-class _Choice(msgspec.Struct):
-    message: _Message
+class _GuardChoice(msgspec.Struct):
+    message: _GuardMessage
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
 
 class _Completion(msgspec.Struct):
-    choices: list[_Choice]
+    choices: list[_GuardChoice]
 
 
 _decode = msgspec.json.Decoder(_Completion).decode
@@ -67,7 +67,7 @@ class GuardModel:
             raise next((error for error in several.exceptions if isinstance(error, DetectorAway)), several) from None
         return [one for task in tasks for one in task.result()]
 
-    async def _one(self, question: Question, length: int) -> list[Detected]:
+    async def _one(self, question: GuardQuestion, length: int) -> list[Detected]:
         body: dict[str, object] = {
             "model": self._model,
             "messages": question.messages,
@@ -81,11 +81,11 @@ class GuardModel:
         return self._form.read(await ask(self._post, body, _answer), question, length)
 
 
-def _answer(reply: bytes) -> Answer:
+def _answer(reply: bytes) -> GuardAnswer:
     """The answer in a completion. Raises ValueError (msgspec's errors are some) where there is none."""
     choices = _decode(reply).choices
     if len(choices) != 1 or choices[0].message.content is None or choices[0].finish_reason not in COMPLETE:
         raise ValueError("has no answer")
     choice = choices[0]
     tokens = (choice.logprobs.content or []) if choice.logprobs is not None else []
-    return Answer(choice.message.content or "", choice.finish_reason == "stop", tuple(tokens))
+    return GuardAnswer(choice.message.content or "", choice.finish_reason == "stop", tuple(tokens))

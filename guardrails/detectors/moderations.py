@@ -15,11 +15,11 @@ class _Result(msgspec.Struct):
     category_scores: dict[str, float | None] = {}
 
 
-class _Reply(msgspec.Struct):
+class _ModerationReply(msgspec.Struct):
     results: list[_Result]
 
 
-_decode = msgspec.json.Decoder(_Reply).decode
+_decode = msgspec.json.Decoder(_ModerationReply).decode
 
 
 class Moderations:

@@ -20,11 +20,11 @@ class _Finding(msgspec.Struct, forbid_unknown_fields=True):
     end: int | None = None
 
 
-class _Reply(msgspec.Struct, forbid_unknown_fields=True):
+class _HookReply(msgspec.Struct, forbid_unknown_fields=True):
     findings: list[_Finding]
 
 
-_decode = msgspec.json.Decoder(_Reply).decode
+_decode = msgspec.json.Decoder(_HookReply).decode
 
 
 class Webhook:

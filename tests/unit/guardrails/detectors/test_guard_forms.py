@@ -6,15 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrails.detectors.guard_forms import FORMS, HAZARDS, PRINCIPLES, Answer, GuardForm, Question, TokenLogprob, TopToken, yes_share
+from guardrails.detectors.guard_forms import (
+    FORMS,
+    HAZARDS,
+    PRINCIPLES,
+    GuardAnswer,
+    GuardForm,
+    GuardQuestion,
+    TokenLogprob,
+    TopToken,
+    yes_share,
+)
 from guardrails.policy import DetectorRule
 from guardrails.ports import Detected, DetectorAway
 
-ONE = Question((), "harassment")
+ONE = GuardQuestion((), "harassment")
 
 
 def read(form: GuardForm, text: str, **fields: object) -> list[tuple[str, float, bool]]:
-    found = FORMS[form].read(Answer(text, **fields), ONE, 20)  # type: ignore[arg-type]
+    found = FORMS[form].read(GuardAnswer(text, **fields), ONE, 20)  # type: ignore[arg-type]
     assert all((one.begin, one.end) == (0, 20) for one in found), "a guard model judges the whole text"
     return [(one.kind, one.score, one.decided) for one in found]
 
