@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from backends.lora.digest import REMEDY, NotAnAdapter, difference, readable, readable_digest
 from gateway.cli.connection import DEFAULT_CONFIG, TOKEN_VARIABLE, Config, StoreOptions
+from gateway.cli.detectors import detectors_in_words
 from gateway.cli.policy_names import unknown_tenants
 from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
@@ -203,6 +204,7 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
         lines.append(f"{about}, {count} backend{'s' * (count != 1)}{discovery}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
         lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}{_unchecked(lora)}" for lora in pool.loras]
+    lines += detectors_in_words(settings)
     lines += [f"tokens of {entry.issuer} for {', '.join(entry.audiences)}" for entry in settings.auth.jwt]
     for policy in policies.policies() if policies is not None else ():
         scope = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
