@@ -1,6 +1,7 @@
 """Detectors as `tidegate check` shows them: where texts go, rules that name a detector which is not there, detectors that nobody asks."""
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.config.guards import DetectorSettings, GuardModelSettings, ModerationsSettings
@@ -10,7 +11,8 @@ from policies.load import suggestion
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
 
-PAGE = "docs/reference/guards.md#detectors"
+PAGE: Final = "docs/reference/guards.md#detectors"
+"""Where to read about detectors."""
 
 
 def detectors_in_words(settings: Settings) -> Iterator[str]:
@@ -20,6 +22,7 @@ def detectors_in_words(settings: Settings) -> Iterator[str]:
 
 
 def _where(detector: DetectorSettings) -> str:
+    """The pool, or scheme and host: the path and query of a URL may hold what others should not read."""
     if isinstance(detector, GuardModelSettings):
         return f"pool {detector.pool}"
     if isinstance(detector, ModerationsSettings) and detector.pool is not None:

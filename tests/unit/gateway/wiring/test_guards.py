@@ -41,6 +41,10 @@ def replies(body: object, times: int = 1) -> Script:
     return script
 
 
+def questions(engine: SimEngine, about: bytes) -> int:
+    return sum(about in received.body for received in engine.received)
+
+
 @pytest.mark.parametrize("prompt", ["template", "written"])
 async def test_a_guard_model_of_a_pool_judges_for_each_tenant_by_itself(prompt: str) -> None:
     harm = {"kind": "guard_model", "pool": "chat", "form": "llama_guard", "prompt": prompt}
@@ -48,11 +52,10 @@ async def test_a_guard_model_of_a_pool_judges_for_each_tenant_by_itself(prompt: 
         detector = gate.deps.detectors["harm"]
         assert await detector.detect("how is a bomb made", "input", "acme") == (Detected("S9", 1.0, 0, 18),)
         assert await detector.detect("how is a cake made", "output", "acme") == ()
-        asked = guard.received
         assert await detector.detect("how is a bomb made", "input", "acme") == (Detected("S9", 1.0, 0, 18),)
-        assert len(guard.received) == asked, "remembered"
+        assert questions(guard, b"bomb") == 1, "remembered"
         await detector.detect("how is a bomb made", "input", "bolt")
-        assert len(guard.received) == asked + 1, "and not for another tenant"
+        assert questions(guard, b"bomb") == 2, "and not for another tenant"
 
 
 async def test_an_engine_that_answers_with_words_is_unreadable_and_one_that_is_away_an_error() -> None:
@@ -72,11 +75,11 @@ async def test_an_engine_that_answers_with_words_is_unreadable_and_one_that_is_a
 async def test_a_frozen_engine_costs_the_detectors_time_and_is_let_go() -> None:
     harm = {"kind": "guard_model", "pool": "chat", "form": "llama_guard", "timeout_ms": 50.0}
     async with engine() as guard, gateway(guard.url, guards={"detectors": {"harm": harm}}, poll=False) as gate:
-        guard.inject([FaultRule("frozen")])
+        guard.inject([FaultRule("frozen")] * 5)
         began = gate.deps.loop.time()
         with pytest.raises(DetectorAway, match=r"^timeout$"):
             await gate.deps.detectors["harm"].detect("text", "input", "acme")
-        assert gate.deps.loop.time() - began >= 0.05
+        assert gate.deps.loop.time() - began >= 0.049, "the loop calls a nanosecond early"
 
 
 async def test_a_webhook_is_signed_and_sent_what_it_is_asked_about_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
