@@ -197,6 +197,18 @@ def fold(words: str) -> str:
     return Text(words).folded
 
 
+def last_sure(text: Scanned) -> int:
+    """The characters of `folded` that stay as they are whatever follows: all but those of the last character of the original that takes
+    room, which a combining mark may still change."""
+    at = len(text.folded)
+    if at == 0:
+        return 0
+    last = text.span(at - 1, at)[0]
+    while at > 0 and text.span(at - 1, at)[0] == last:
+        at -= 1
+    return at
+
+
 class Encoded:
     """A form as UTF-8, for automata that read bytes, with the way back from bytes to characters.
 

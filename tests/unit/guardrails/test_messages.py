@@ -59,9 +59,9 @@ FOUND = [
     ("messages[4].function_call.arguments", "tool_arguments", "{}"),
     ("tools[0].function.description", "input", "Finds."),
     ("tools[0].function.parameters.properties.q.description", "input", "What"),
-    ("documents[0].title", "tool_results", "T"),
-    ('documents[0]["a.b"]', "tool_results", "dotted"),
-    ("documents[0].a.b", "tool_results", "nested"),
+    ("documents[0].title", "documents", "T"),
+    ('documents[0]["a.b"]', "documents", "dotted"),
+    ("documents[0].a.b", "documents", "nested"),
 ]
 
 FORMS: list[dict[str, Any]] = [{}, {"separators": (",", ":")}, {"indent": 2}, {"ensure_ascii": False}, {"separators": (" , ", "\t:\r\n ")}]
