@@ -63,7 +63,7 @@ class Unreadable(msgspec.Struct, frozen=True, gc=False):
     """`token ids`, the type of a part, such as `image_url`, or `unknown`."""
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class EarlierCall(msgspec.Struct, frozen=True, gc=False):
     """A call of a tool in an earlier turn."""
 
     path: str
@@ -79,7 +79,7 @@ class RequestTexts(msgspec.Struct, frozen=True):
     readable: tuple[Readable, ...]
     """In the order in which they stand in the request; each path stands once."""
     unreadable: tuple[Unreadable, ...]
-    calls: tuple[Call, ...] = ()
+    calls: tuple[EarlierCall, ...] = ()
     """Calls that have a name, in order."""
     system: tuple[str, ...] = ()
     """Which of the texts are contents of system and developer messages."""
@@ -173,7 +173,7 @@ class _Reading:
         self._body = body
         self.readable: list[Readable] = []
         self.unreadable: list[Unreadable] = []
-        self.calls: list[Call] = []
+        self.calls: list[EarlierCall] = []
         self.system: list[str] = []
 
     def members(self, value: _Value) -> Iterator[tuple[str, _Value]]:
@@ -294,7 +294,7 @@ class _Reading:
             self.strings(member, "tool_arguments")
         if self._is(fields.get("name"), b'"'):
             given = fields.get("arguments") or fields.get("input")
-            self.calls.append(Call(value.path, self._string(fields["name"]), "" if given is None else self._written(given)))
+            self.calls.append(EarlierCall(value.path, self._string(fields["name"]), "" if given is None else self._written(given)))
 
     def _written(self, value: _Value) -> str:
         """A text, or another value as JSON text."""

@@ -209,6 +209,16 @@ def last_sure(text: Scanned) -> int:
     return at
 
 
+def held_from(text: Scanned, at: int) -> int:
+    """Where a stream is held back in the original if the characters of `folded` from `at` on may belong to a match that is open: there, and
+    at the latest at the last character of all, even one without width, because a combining mark would become part of it."""
+    original = text.original
+    last = len(original) - 1
+    while last > 0 and original[last] in _COMPOSING:
+        last -= 1
+    return max(0, last) if at >= len(text.folded) else min(last, text.span(at, at + 1)[0])
+
+
 class Encoded:
     """A form as UTF-8, for automata that read bytes, with the way back from bytes to characters.
 

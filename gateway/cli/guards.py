@@ -13,7 +13,7 @@ from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import OutputOptions, err, fail
 from guardrails.build import RuleUnusable, chain_of
 from guardrails.chain import Chain
-from guardrails.messages import Readable, texts
+from guardrails.messages import texts
 from guardrails.placeholders import Placeholders
 from guardrails.policy import Direction, GuardPolicy
 from guardrails.rules.pii import KINDS as PII
@@ -41,7 +41,9 @@ def types(output: OutputOptions) -> None:
 
 @guard_app.command("test")
 def try_rules(
-    file: Annotated[Path, typer.Argument(help='Lines of JSON: a text, {"text": …, "on": …}, or the body of a request.')],
+    file: Annotated[
+        Path, typer.Argument(help='Lines of JSON: a text, {"text": …, "on": …}, {"call": …, "arguments": …}, or the body of a request.')
+    ],
     rules: Annotated[Path, typer.Option(help="The rules, a YAML file: rules: [{id, kind, mode, …}].")],
     output: OutputOptions,
     pieces: Annotated[int, typer.Option(min=0, help="Judge outputs as streams in pieces of so many characters; 0: whole.")] = 0,
@@ -61,16 +63,18 @@ def try_rules(
     texts_with: Counter[tuple[str, str, str]] = Counter()
     records: list[dict[str, Any]] = []
     refused = read = 0
-    for line, text in _texts(file):
+    for line, text in _subjects(file):
+        if text.tool is not None and not chains[text.on].calls:
+            continue
         read += 1
-        verdict = _judged(chains[text.direction], text, pieces)
+        verdict = _judged(chains[text.on], text, pieces)
         refused += verdict.refused
         for key in {(noted.rule, noted.kind, noted.mode) for noted in verdict.findings}:
             texts_with[key] += 1
             seen.setdefault(key, []).append(line)
         found.update((noted.rule, noted.kind, noted.mode) for noted in verdict.findings)
         if verdict.findings or verdict.failed or verdict.refused:
-            records.append({"line": line, "path": text.path, "on": text.direction, **verdict.evidence()})
+            records.append({"line": line, "path": text.path, "on": text.on, **verdict.evidence()})
     rows = [
         {"rule": key[0], "kind": key[1], "mode": key[2], "texts": texts_with[key], "findings": found[key], "lines": _lines(seen[key])}
         for key in sorted(found)
@@ -95,13 +99,29 @@ def _policy(file: Path) -> GuardPolicy:
         raise typer.Exit(2) from None
 
 
-def _judged(chain: Chain, text: Readable, pieces: int) -> GuardVerdict:
-    """The verdict on a text: whole, or as a stream where it is an answer."""
-    if not pieces or text.direction not in ("output", "tool_arguments"):
-        return chain.judge(text.text, Placeholders(random.SystemRandom()).label)
+class _Subject(msgspec.Struct, frozen=True):
+    """A text or a call that is judged."""
+
+    path: str
+    on: Direction
+    text: str
+    system: str = ""
+    tool: str | None = None
+    """The name of the tool, where the text is the arguments of a call that is judged as such."""
+
+
+def _judged(chain: Chain, subject: _Subject, pieces: int) -> GuardVerdict:
+    """The verdict on a call, or on a text: whole, or as a stream where it is an answer."""
+    if subject.tool is not None:
+        return chain.judge_call(subject.tool, subject.text)
+    text = subject.text
+    if subject.system:
+        chain = chain.bound([subject.system])
+    if not pieces or subject.on not in ("output", "tool_arguments"):
+        return chain.judge(text, Placeholders(random.SystemRandom()).label)
     window = GuardWindow(chain)
-    for begin in range(0, len(text.text), pieces):
-        if window.feed(text.text[begin : begin + pieces]).ended:
+    for begin in range(0, len(text), pieces):
+        if window.feed(text[begin : begin + pieces]).ended:
             break
     window.end()
     return window.verdict()
@@ -112,14 +132,23 @@ class _Line(msgspec.Struct):
 
     text: str
     on: Direction = "input"
+    system: str = ""
+
+
+class _CallLine(msgspec.Struct):
+    """A line that is a call of a tool."""
+
+    call: str
+    arguments: str = ""
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_call = msgspec.json.Decoder(_CallLine).decode
 _decode_any = msgspec.json.Decoder(dict[str, msgspec.Raw] | str).decode
 
 
-def _texts(file: Path) -> Iterator[tuple[int, Readable]]:
-    """Every text of a file with the number of its line. Ends the command at a line that is none of the three forms."""
+def _subjects(file: Path) -> Iterator[tuple[int, _Subject]]:
+    """Every text and call of a file with the number of its line. Ends the command at a line that is none of the forms."""
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             fail(f"{file} has more than {MAX_FILE_BYTES // 1024**2} MiB; split it", code=2)
@@ -129,22 +158,29 @@ def _texts(file: Path) -> Iterator[tuple[int, Readable]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found = _texts_of(line)
+                found = _subjects_of(line)
             except (msgspec.MsgspecError, ValueError, UnicodeDecodeError) as error:
-                wanted = 'a JSON text, {"text": …, "on": …} or the body of a request'
+                wanted = 'a JSON text, {"text": …, "on": …}, {"call": …, "arguments": …} or the body of a request'
                 fail(f"{file}:{number}: is not {wanted}: {error}", code=2)
-            yield from ((number, text) for text in found)
+            yield from ((number, subject) for subject in found)
 
 
-def _texts_of(line: bytes) -> list[Readable]:
-    """The texts of one line. Raises ValueError (msgspec's errors are some)."""
+def _subjects_of(line: bytes) -> list[_Subject]:
+    """The texts and calls of one line. Raises ValueError (msgspec's errors are some)."""
     value = _decode_any(line)
     if isinstance(value, str):
-        return [Readable("", "input", value, 0, 0)]
+        return [_Subject("", "input", value)]
     if "text" in value:
         one = _decode_line(line)
-        return [Readable("text", one.on, one.text, 0, 0)]
-    found = texts(bytes(value["body"]) if "body" in value else line).readable
-    if not found:
+        return [_Subject("text", one.on, one.text, one.system)]
+    if "call" in value:
+        call = _decode_call(line)
+        return [
+            _Subject("call", "tool_arguments", call.arguments, tool=call.call),
+            *[_Subject("arguments", "tool_arguments", call.arguments)] * bool(call.arguments),
+        ]
+    found = texts(bytes(value["body"]) if "body" in value else line)
+    if not found.readable:
         raise ValueError("it has no text")
-    return list(found)
+    calls = [_Subject(call.path, "tool_arguments", call.arguments, tool=call.name) for call in found.calls]
+    return [_Subject(text.path, text.direction, text.text) for text in found.readable] + calls

@@ -2,8 +2,9 @@ r"""Tokens that an operator placed in prompts or documents, wherever they turn u
 
 A token is found as its letters and digits, in any case and with look-alike letters, with up to `GAP_CHARS` other characters (spaces,
 hyphens, line breaks) between two of them, and so also in hexadecimal digits. Characters that are written as `%6b`, `\x6b`, `\u006b` or
-`&#107;` are read as what they stand for. In base64 a text of eight bytes and more leaves characters that depend on nothing but its bytes,
-at each of the three places where it may begin; these are looked for, for the token as written, in lower and in upper case.
+`&#107;` are read as what they stand for, and one of these may stand in a gap. In base64 a text of eight bytes and more leaves characters
+that depend on nothing but its bytes, at each of the three places where it may begin; these are looked for, for the token as written, in
+lower and in upper case.
 """
 
 import base64
@@ -18,7 +19,7 @@ import ahocorasick
 import msgspec
 
 from guardrails.ports import Finding, Scanned
-from guardrails.text import fold, last_sure, plain
+from guardrails.text import fold, held_from, last_sure, plain
 
 VERSION: Final = "canary 1"
 LEAST_CHARS: Final = 8
@@ -63,6 +64,7 @@ class Canary:
     def __init__(self, rule: str, tokens: Sequence[str]) -> None:
         if not 1 <= len(tokens) <= MAX_TOKENS:
             raise ValueError(f"there are {len(tokens)} tokens; a rule has 1 to {MAX_TOKENS}")
+        cores: set[str] = set()
         written: set[str] = set()
         encoded: set[str] = set()
         for token in tokens:
@@ -74,11 +76,13 @@ class Canary:
             if len(token) > MAX_CHARS:
                 raise ValueError(f"a token has {len(token)} characters; at most {MAX_CHARS} can stand here")
             cases = {token, token.lower(), token.upper()}
+            cores.add(core)
             written |= {core} | {case.encode().hex() for case in cases}
             encoded |= {part for case in cases for part in _in_base64(case.encode())}
         self._rule = rule
-        self._written = _Needles(written)
-        self._encoded = _Needles(encoded)
+        self._written = _Needles(written, GAP_CHARS)
+        self._escaped = _Needles(cores, _ESCAPE_CHARS)  # what stands between may be written as an escape too
+        self._encoded = _Needles(encoded, GAP_CHARS)
 
     @property
     def id(self) -> str:
@@ -86,9 +90,9 @@ class Canary:
 
     @property
     def longest(self) -> int:
-        """The longest needle with every character written as an escape and a gap behind each, and the escape that may begin at its end."""
-        written = self._written.longest * (_ESCAPE_CHARS + GAP_CHARS)
-        return max(written, self._encoded.longest * (1 + GAP_CHARS)) + _ESCAPE_CHARS + 2
+        """The longest needle with a gap behind each character, or each written as an escape, and the escape that may begin at its end."""
+        plainly = max(self._written.longest, self._encoded.longest) * (1 + GAP_CHARS)
+        return max(plainly, self._escaped.longest * 2 * _ESCAPE_CHARS) + _ESCAPE_CHARS + 2
 
     def scan(self, text: Scanned) -> Sequence[Finding]:
         places = set()
@@ -99,12 +103,10 @@ class Canary:
     def opens_at(self, text: Scanned) -> int:
         """Where a token may have begun that goes on behind the text."""
         folded = text.folded
-        if not folded:
-            return 0
         # what is not sure may still change: the last character, and an escape that has begun
         begun = [at for sign in _ESCAPES_OPEN if (at := folded.find(sign, max(0, len(folded) - _ESCAPE_CHARS))) >= 0]
         sure = min([last_sure(text), *begun])
-        unsure = opens = text.span(sure, sure + 1)[0]
+        unsure = opens = held_from(text, sure)
         for form, needles, span in self._forms(text):
             for begin in needles.begun(form, partial(_reaches, form, span, unsure)):
                 opens = min(opens, span(*form.origin(begin, begin + 1))[0])
@@ -117,15 +119,20 @@ class Canary:
         if any(sign in folded for sign in _ESCAPES_OPEN):
             read, origin = _unescaped(folded)
             form = _squeezed(read, _NO_WORD)
-            yield _Squeezed(form.text, lambda begin, end: origin(*form.origin(begin, end))), self._written, text.span
+            yield _Squeezed(form.text, lambda begin, end: origin(*form.origin(begin, end))), self._escaped, text.span
         cased, span = plain(text)
         yield _squeezed(cased.replace("-", "+").replace("_", "/"), _NO_BASE64), self._encoded, span
 
 
 class _Needles:
-    """Texts that are looked for in squeezed forms."""
+    """Texts that are looked for in squeezed forms.
 
-    def __init__(self, needles: set[str]) -> None:
+    Args:
+        gap: how many characters may stand between two of a needle.
+    """
+
+    def __init__(self, needles: set[str], gap: int) -> None:
+        self._gap = gap
         self._automaton = ahocorasick.Automaton()
         for needle in needles:
             self._automaton.add_word(needle, len(needle))
@@ -137,7 +144,7 @@ class _Needles:
         """Where needles stand whose characters stand close enough together."""
         for last, length in self._automaton.iter(form.text):
             begin = last - length + 1
-            if _is_close(form, begin, last + 1):
+            if _widest_gap(form, begin, last + 1) <= self._gap:
                 yield begin, last + 1
 
     def begun(self, form: _Squeezed, unsure: Callable[[int], bool]) -> Iterator[int]:
@@ -159,13 +166,13 @@ def _reaches(form: _Squeezed, span: Origin, place: int, at: int) -> bool:
     return span(*form.origin(at, at + 1))[1] > place
 
 
-def _is_close(form: _Squeezed, begin: int, end: int) -> bool:
-    """Whether no more than `GAP_CHARS` stand between two characters."""
+def _widest_gap(form: _Squeezed, begin: int, end: int) -> int:
+    """The most characters that stand between two neighbours."""
     first, last = form.origin(begin, end)
     if last - first == end - begin:
-        return True
+        return 0
     places = [form.origin(at, at + 1) for at in range(begin, end)]
-    return all(behind[0] - before[1] <= GAP_CHARS for before, behind in pairwise(places))
+    return max(behind[0] - before[1] for before, behind in pairwise(places))
 
 
 def _squeezed(form: str, without: re.Pattern[str]) -> _Squeezed:

@@ -11,7 +11,7 @@ from typing import Final
 import regex
 
 from guardrails.ports import Finding, Scanned
-from guardrails.text import fold, last_sure
+from guardrails.text import fold, held_from, last_sure
 
 VERSION: Final = "prompt_leak 1"
 CHARS_OF_WORD: Final = 20
@@ -89,7 +89,7 @@ class PromptLeak:
     def opens_at(self, text: Scanned) -> int:
         """Where the words begin with which a row may be open: the last word, which more letters may change, and what stands in front of it
         as it stands in the system prompt."""
-        if not self._rows or not text.folded:
+        if not self._rows:
             return len(text.original)
         signs, places = self._read(text.folded)
         opens = sure = last_sure(text)
@@ -101,7 +101,7 @@ class PromptLeak:
             count += 1
         if count:
             opens = places[-count][0]
-        return text.span(opens, opens + 1)[0]
+        return held_from(text, opens)
 
     def _read(self, form: str) -> tuple[str, list[tuple[int, int]]]:
         """The signs of a form's words, and their places."""

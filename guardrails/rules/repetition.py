@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from guardrails.ports import Finding, Scanned
-from guardrails.text import last_sure
+from guardrails.text import held_from, last_sure
 
 VERSION: Final = "repetition 1"
 LEAST_TIMES: Final = 5
@@ -74,15 +74,13 @@ class Repetition:
         still change."""
         folded = text.folded
         opens = last = last_sure(text)
-        if last == len(folded):
-            return len(text.original)
         for scale, _ in self._scales:
             piece = folded[max(0, last - scale) : last]
             again = folded.rfind(piece, max(0, last - 2 * scale), last - 1) if len(piece) == scale else -1
             if again >= 0:
                 unit = last - scale - again
                 opens = min(opens, max(_row_begin(folded, again, unit) + self._allowed(unit), last - unit))
-        return text.span(opens, opens + 1)[0]
+        return held_from(text, opens)
 
     def _allowed(self, unit: int) -> int:
         """Characters of a row that may stand."""
