@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import TypeAdapter
 
-from guardrails.build import RuleUnusable, scanner_of
+from guardrails.build import RuleUnusable, made_of
 from guardrails.policy import DetectorRule, GuardPolicy, LocalRule
 from policies.schema import EVERYONE, PolicyDocument
 from policies.yaml.located import Located
@@ -103,7 +103,7 @@ def _why_unusable(rule: str) -> str:
     """Why nothing can be made of a rule, as JSON; empty where something can. Many tenants have the same rules, and making one ready takes
     up to 15 ms."""
     try:
-        scanner_of(_RULE.validate_json(rule))
+        made_of(_RULE.validate_json(rule))
     except RuleUnusable as error:
         return str(error)
     return ""

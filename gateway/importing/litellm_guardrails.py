@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from domain.mistakes import words
 from gateway.config.addresses import checked_hook_url
 from gateway.importing.plan import ImportPlan, environment_name, slug
-from guardrails.build import RuleUnusable, scanner_of
+from guardrails.build import RuleUnusable, made_of
 from guardrails.policy import MAX_RULES, DetectorRule, GuardRule
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
@@ -148,7 +148,7 @@ def _why_unusable(rule: Rule) -> str:
     try:
         valid = _RULE.validate_python(rule)
         if not isinstance(valid, DetectorRule):
-            scanner_of(valid)
+            made_of(valid)
     except ValidationError as error:
         return words(error.errors()[0])
     except RuleUnusable as error:
