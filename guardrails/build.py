@@ -1,7 +1,8 @@
 """Makes scanners and chains of the rules of a policy. Pure; compiling costs milliseconds, so it is done once for each policy."""
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
+from weakref import WeakValueDictionary
 
 from guardrails.chain import Chain, ChainRule
 from guardrails.policy import (
@@ -42,11 +43,27 @@ def chain_of(rules: Iterable[GuardRule], direction: Direction) -> Chain:
         RuleUnusable: a rule names a type or region that there is not.
     """
     chosen = [
-        ChainRule(scanner_of(rule), rule.mode, rule.replacement, rule.closed, rule.restore and direction in ("input", "tool_results"))
+        ChainRule(
+            shared_scanner_of(rule), rule.mode, rule.replacement, rule.closed, rule.restore and direction in ("input", "tool_results")
+        )
         for rule in rules
         if direction in rule.on and not isinstance(rule, DetectorRule)
     ]
     return Chain(chosen, Text)
+
+
+_SHARED: Final[WeakValueDictionary[str, Scanner]] = WeakValueDictionary()
+"""Scanners in use, by their rules."""
+
+
+def shared_scanner_of(rule: LocalRule) -> Scanner:
+    """The scanner of one rule; equal rules get the same object as long as somebody uses it. So operators' rules cost time and memory once,
+    however many tenants add rules of their own to them. Raises RuleUnusable."""
+    key = rule.model_dump_json()
+    scanner = _SHARED.get(key)
+    if scanner is None:
+        scanner = _SHARED[key] = scanner_of(rule)
+    return scanner
 
 
 def scanner_of(rule: LocalRule) -> Scanner:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-from guardrails.build import chain_of, scanner_of
+from guardrails.build import chain_of, shared_scanner_of
 from guardrails.chain import Chain
 from guardrails.policy import CHANGING, MEANING, DetectorRule, Direction, GuardRule
 
@@ -30,9 +30,7 @@ class GuardSet:
     def __init__(self, rules: Sequence[GuardRule], held_bytes: int) -> None:
         self.rules: Final = tuple(rules)
         self.held_bytes: Final = held_bytes
-        for rule in self.rules:
-            if not isinstance(rule, DetectorRule):
-                scanner_of(rule)
+        self._scanners = [shared_scanner_of(rule) for rule in self.rules if not isinstance(rule, DetectorRule)]  # kept for the chains
         self._chains: dict[Direction, Chain] = {}
 
     def chain(self, direction: Direction) -> Chain:
