@@ -111,7 +111,7 @@ def _compare(file: Path, now: Chains, then: Chains, output: OutputOptions) -> No
     read = newly_refused = newly_passed = changed = 0
     for line, text in _texts(file):
         read += 1
-        old, new = verdicts = [chains[text.direction].judge(text.text) for chains in (now, then)]
+        old, new = verdicts = [_judged(chains[text.direction], text, 0, marks=True) for chains in (now, then)]
         for at, verdict in enumerate(verdicts):
             for key in _keys(verdict):
                 counts.setdefault(key, [0, 0])[at] += 1
@@ -140,10 +140,14 @@ def _lines(lines: list[int]) -> str:
     return ", ".join(map(str, distinct[:SHOWN_LINES])) + more
 
 
-def _judged(chain: Chain, text: Readable, pieces: int) -> GuardVerdict:
-    """The verdict on a text: whole, or as a stream where it is an answer."""
+def _judged(chain: Chain, text: Readable, pieces: int, *, marks: bool = False) -> GuardVerdict:
+    """The verdict on a text: whole, or as a stream where it is an answer.
+
+    Args:
+        marks: whether marks stand in place of values that would be restored, which makes two verdicts comparable.
+    """
     if not pieces or text.direction not in ("output", "tool_arguments"):
-        return chain.judge(text.text, Placeholders(random.SystemRandom()).label)
+        return chain.judge(text.text, None if marks else Placeholders(random.SystemRandom()).label)
     window = GuardWindow(chain)
     for begin in range(0, len(text.text), pieces):
         if window.feed(text.text[begin : begin + pieces]).ended:
