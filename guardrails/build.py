@@ -1,7 +1,8 @@
 """Makes scanners and chains of the rules of a policy. Pure; compiling costs milliseconds, so it is done once for each policy."""
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
+from weakref import WeakValueDictionary
 
 from guardrails.chain import CallRule, Chain, ChainRule
 from guardrails.policy import (
@@ -62,18 +63,28 @@ def chain_of(rules: Iterable[GuardRule], direction: Direction, *, reasoning: boo
     calls: list[CallRule] = []
     local = [rule for rule in rules if direction in rule.on and not isinstance(rule, DetectorRule)]
     for at, rule in enumerate(local):
-        if isinstance(rule, ToolsRule):
-            calls.append(CallRule(call_scanner_of(rule), rule.mode, at, rule.closed))
+        scanner = shared_scanner_of(rule)
+        if isinstance(scanner, CallScanner):
+            calls.append(CallRule(scanner, rule.mode, at, rule.closed))
         elif not (reasoning and isinstance(rule, JsonSchemaRule)):
             restore = rule.restore and direction in SENT
             joins = isinstance(rule, PromptLeakRule) and not restore
-            texts.append(ChainRule(scanner_of(rule), rule.mode, rule.replacement, rule.closed, restore, joins))
+            texts.append(ChainRule(scanner, rule.mode, rule.replacement, rule.closed, restore, joins))
     return Chain(texts, Text, calls)
 
 
-def made_of(rule: LocalRule) -> Scanner | CallScanner:
-    """The scanner of a rule that is evaluated here. Raises RuleUnusable."""
-    return call_scanner_of(rule) if isinstance(rule, ToolsRule) else scanner_of(rule)
+_SHARED: Final[WeakValueDictionary[str, Scanner | CallScanner]] = WeakValueDictionary()
+"""Scanners in use, by their rules."""
+
+
+def shared_scanner_of(rule: LocalRule) -> Scanner | CallScanner:
+    """The scanner of one rule; equal rules get the same object as long as somebody uses it. So operators' rules cost time and memory once,
+    however many tenants add rules of their own to them. Raises RuleUnusable."""
+    key = rule.model_dump_json()
+    scanner = _SHARED.get(key)
+    if scanner is None:
+        scanner = _SHARED[key] = call_scanner_of(rule) if isinstance(rule, ToolsRule) else scanner_of(rule)
+    return scanner
 
 
 def call_scanner_of(rule: ToolsRule) -> CallScanner:

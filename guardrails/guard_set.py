@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-from guardrails.build import chain_of, made_of
+from guardrails.build import chain_of, shared_scanner_of
 from guardrails.chain import Chain
 from guardrails.policy import CHANGING, MEANING, DetectorRule, Direction, GuardRule
 from guardrails.ports import Bindable
@@ -32,8 +32,8 @@ class GuardSet:
     def __init__(self, rules: Sequence[GuardRule], held_bytes: int) -> None:
         self.rules: Final = tuple(rules)
         self.held_bytes: Final = held_bytes
-        made = [made_of(rule) for rule in self.rules if not isinstance(rule, DetectorRule)]
-        self.needs_system: Final = any(isinstance(scanner, Bindable) for scanner in made)
+        self._scanners = [shared_scanner_of(rule) for rule in self.rules if not isinstance(rule, DetectorRule)]  # kept for the chains
+        self.needs_system: Final = any(isinstance(scanner, Bindable) for scanner in self._scanners)
         """Whether a rule compares answers with the system prompt of their request (`bound`)."""
         self._chains: dict[tuple[Direction, bool], Chain] = {}
 

@@ -104,6 +104,7 @@ class Bindable(Scanner, Protocol):
         ...
 
 
+@runtime_checkable
 class CallScanner(Protocol):
     """One rule over calls of tools, made ready. Pure, as a scanner of texts is."""
 

@@ -117,7 +117,7 @@ def _compare(file: Path, now: Chains, then: Chains, output: OutputOptions) -> No
         if text.tool is not None and not (now[text.on].calls or then[text.on].calls):
             continue
         read += 1
-        old, new = verdicts = [_judged(chains[text.on], text, 0) for chains in (now, then)]
+        old, new = verdicts = [_judged(chains[text.on], text, 0, marks=True) for chains in (now, then)]
         for at, verdict in enumerate(verdicts):
             for key in _keys(verdict):
                 counts.setdefault(key, [0, 0])[at] += 1
@@ -157,15 +157,19 @@ class _Subject(msgspec.Struct, frozen=True):
     """The name of the tool, where the text is the arguments of a call that is judged as such."""
 
 
-def _judged(chain: Chain, subject: _Subject, pieces: int) -> GuardVerdict:
-    """The verdict on a call, or on a text: whole, or as a stream where it is an answer."""
+def _judged(chain: Chain, subject: _Subject, pieces: int, *, marks: bool = False) -> GuardVerdict:
+    """The verdict on a call, or on a text: whole, or as a stream where it is an answer.
+
+    Args:
+        marks: whether marks stand in place of values that would be restored, which makes two verdicts comparable.
+    """
     if subject.tool is not None:
         return chain.judge_call(subject.tool, subject.text)
     text = subject.text
     if subject.system:
         chain = chain.bound([subject.system])
     if not pieces or subject.on not in ("output", "tool_arguments"):
-        return chain.judge(text, Placeholders(random.SystemRandom()).label)
+        return chain.judge(text, None if marks else Placeholders(random.SystemRandom()).label)
     window = GuardWindow(chain)
     for begin in range(0, len(text), pieces):
         if window.feed(text[begin : begin + pieces]).ended:
