@@ -1,6 +1,6 @@
 """Mistakes in the `guards` of policy files: rules that cannot be used, an id at two levels, and rules that would be lost. Pure."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -71,11 +71,14 @@ def guard_problems(located: Located, everyone: Located | None) -> Iterator[Probl
         yield from _lost(located, everyone)
 
 
-def unusable_rules(document: PolicyDocument, located: Located, detectors: Collection[str] | None) -> Iterator[Problem]:
+def unusable_rules(
+    document: PolicyDocument, located: Located, detectors: Collection[str] | None, suggestion: Callable[..., str]
+) -> Iterator[Problem]:
     """The guard rules of a valid file of which nothing can be made ready.
 
     Args:
         detectors: the detectors of `tidegate.yaml`; None when they are not known, so that rules may name any.
+        suggestion: makes a hint from an unknown name and the known names.
     """
     for level in _levels(located):
         guards = _guards_at(document, level)
@@ -83,9 +86,8 @@ def unusable_rules(document: PolicyDocument, located: Located, detectors: Collec
             path = (*level.path, "guards", "rules", at)
             if isinstance(rule, DetectorRule):
                 if detectors is not None and rule.detector not in detectors:
-                    there_are = ", ".join(sorted(detectors)[:10]) or "none"
                     message = f"there is no detector {rule.detector!r} in guards.detectors of tidegate.yaml"
-                    yield located.problem((*path, "detector"), message, f"there are: {there_are}")
+                    yield located.problem((*path, "detector"), message, suggestion(rule.detector, detectors, "write it there"))
                 continue
             why = _why_unusable(rule.model_dump_json())
             if why:

@@ -37,6 +37,8 @@ NOT_ASKED: Final[frozenset[str]] = frozenset()
 class GuardLayer(msgspec.Struct, frozen=True):
     """The guards that one file sets: for all requests, by project and by model."""
 
+    tenant: str
+    """The tenant of the file; `*` for the default policy."""
     all_requests: GuardPolicy | None
     for_project: Mapping[str, GuardPolicy]
     for_model: Mapping[str, GuardPolicy]
@@ -121,20 +123,37 @@ class GuardLevels:
         if choice is None:
             if len(self._choices) >= MAX_KEPT:
                 del self._choices[next(iter(self._choices))]
-            choice = self._choices[names] = _joined(list(self._applying(*names)))
+            choice = self._choices[names] = _joined([guards for _, guards in self.applying(*names)])
         return choice
+
+    def places(self) -> dict[str, GuardPolicy]:
+        """The guards of every level, by the level in words."""
+        return {words: guards for project, model, rule in self._singles() for words, guards in self.applying(project, model, rule)}
+
+    def _singles(self) -> Iterator[tuple[str, str, str]]:
+        yield "", "", ""
+        yield from ((project, "", "") for project in sorted(self._projects))
+        yield from (("", model, "") for model in sorted(self._models))
+        yield from (("", "", rule) for rule in self._by_rule)
 
     def combinations(self) -> Iterator[tuple[str, str, str]]:
         """Every project, model and rule whose guards can apply together; empty names for requests without guards of their own there."""
         return product(("", *sorted(self._projects)), ("", *sorted(self._models)), ("", *self._by_rule))
 
-    def _applying(self, project: str, model: str, rule: str) -> Iterator[GuardPolicy]:
+    def applying(self, project: str, model: str, rule: str) -> Iterator[tuple[str, GuardPolicy]]:
+        """The guards of each level that applies, outer levels first, with the level in words."""
         for layer in self._layers:
-            for guards in (layer.all_requests, layer.for_project.get(project), layer.for_model.get(model)):
+            whose = layer.tenant
+            levels = (
+                (whose, layer.all_requests),
+                (f"{whose}, project {project}", layer.for_project.get(project)),
+                (f"{whose}, model {model}", layer.for_model.get(model)),
+            )
+            for words, guards in levels:
                 if guards is not None:
-                    yield guards
-        if rule:
-            yield self._by_rule[rule]
+                    yield words, guards
+        if rule in self._by_rule:
+            yield f"rule {rule}", self._by_rule[rule]
 
 
 def guard_levels(documents: Iterable[PolicyDocument], rules: Iterable[RuleEntry]) -> GuardLevels | None:
@@ -156,7 +175,7 @@ def _layer(document: PolicyDocument) -> GuardLayer | None:
     for_project, for_model = _guards_of(document.for_project), _guards_of(document.for_model)
     if document.guards is None and not for_project and not for_model:
         return None
-    return GuardLayer(document.guards, MappingProxyType(for_project), MappingProxyType(for_model))
+    return GuardLayer(document.tenant, document.guards, MappingProxyType(for_project), MappingProxyType(for_model))
 
 
 def _guards_of(treatments: Mapping[str, Treatment]) -> dict[str, GuardPolicy]:

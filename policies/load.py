@@ -259,7 +259,7 @@ def _read(file: Path, mark: Mark, detectors: Collection[str] | None) -> _PolicyF
     located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
     document, problems = checked(PolicyDocument, located)
     if document is not None:
-        problems += unusable_rules(document, located, detectors)
+        problems += unusable_rules(document, located, detectors, suggestion)
     return _PolicyFile(mark, located, document, tuple(problems))
 
 

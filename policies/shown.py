@@ -9,6 +9,7 @@ from policies.caps import set_caps
 from policies.compile import ModelRule, PolicySet, TenantPolicy
 from policies.conditions import tags_read
 from policies.fallback import in_words
+from policies.guards_shown import guard_differences, guard_tags
 from policies.image_urls import ImageUrls
 from policies.ladder import Mark, Smaller, Step, Trim
 from policies.parameters import ALWAYS as ALWAYS_ALLOWED
@@ -51,13 +52,13 @@ def rule_in_words(rule: Rule) -> str:
     parts += [f"for {100 * rule.share:.3g} % of conversations"] if rule.share < 1 else []
     then = [f"model {rule.model}"] if rule.model else []
     then += [f"{_NAMES.get(name, name)} {_of_field(name, value)}" for name, value in rule.overrides.items()]
-    return f"{' '.join(parts) or 'always'}: {', '.join(then)}"
+    return f"{' '.join(parts) or 'always'}: {', '.join(then) or 'guard rules'}"
 
 
 def tag_report(policies: PolicySet) -> tuple[list[str], list[str]]:
-    """The key tags that rules read and that only owners and admins set, sorted; and a sentence on each rule that also depends on tags
-    which tenant-admins set."""
-    reserved: set[str] = set()
+    """The key tags that rules and guard rules read and that only owners and admins set, sorted; and a sentence on each rule that also
+    depends on tags which tenant-admins set."""
+    reserved = guard_tags(policies)
     sentences: dict[tuple[str, str], str] = {}
     for policy in policies.policies():
         for rule in policy.rules.rules if policy.rules is not None else ():
@@ -106,6 +107,7 @@ def _of_tenant(subject: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[s
             if changed.get(name) != words:
                 yield f"{subject}, {where}: {name} {words}"
     yield from _of_rules(subject, old, new)
+    yield from guard_differences(subject, old.guards, new.guards)
     yield from _of_prompts(subject, old, new)
 
 
@@ -158,7 +160,9 @@ def _fields(policy: TenantPolicy) -> dict[str, Any]:
     return {_NAMES.get(name, name): getattr(policy, name) for name in policy.__struct_fields__ if name not in _NO_TREATMENT}
 
 
-_NO_TREATMENT: Final = frozenset({"tenant", "models", "layers", "rules", "prompts", "widest_caps", "body_caps", "may_fetch_images"})
+_NO_TREATMENT: Final = frozenset(
+    {"tenant", "models", "layers", "rules", "prompts", "widest_caps", "body_caps", "may_fetch_images", "guards"}
+)
 
 
 def _of_field(name: str, value: Any) -> str:

@@ -4,30 +4,29 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
+from gateway.cli.connection import DEFAULT_CONFIG, Config
 from gateway.cli.groups import CommandGroup
+from gateway.cli.guard_rules import Chains, chains_of_file, chains_of_tenant
 from gateway.cli.printing import OutputOptions, err, fail
-from guardrails.build import RuleUnusable, chain_of
 from guardrails.chain import Chain
 from guardrails.messages import Readable, texts
 from guardrails.placeholders import Placeholders
-from guardrails.policy import Direction, GuardPolicy
+from guardrails.policy import Direction
 from guardrails.rules.pii import KINDS as PII
 from guardrails.rules.secret_formats import KINDS as SECRETS
 from guardrails.verdict import GuardVerdict
 from guardrails.window import GuardWindow
-from policies.yaml.located import read_yaml
-from policies.yaml.problems import ConfigError, listing
-from policies.yaml.validate import validated
 
 guard_app = CommandGroup("Guard rules, tried on texts.")
 
 MAX_FILE_BYTES: Final = 256 * 1024**2
 _COLUMNS: Final = ("rule", "kind", "mode", "texts", "findings", "lines")
+_COMPARED: Final = ("rule", "kind", "mode", "texts_now", "texts_then", "lines")
 SHOWN_LINES: Final = 5
 """Line numbers that are named for each rule and kind."""
 
@@ -42,42 +41,96 @@ def types(output: OutputOptions) -> None:
 @guard_app.command("test")
 def try_rules(
     file: Annotated[Path, typer.Argument(help='Lines of JSON: a text, {"text": …, "on": …}, or the body of a request.')],
-    rules: Annotated[Path, typer.Option(help="The rules, a YAML file: rules: [{id, kind, mode, …}].")],
     output: OutputOptions,
+    rules: Annotated[Path | None, typer.Option(help="The rules, a YAML file: rules: [{id, kind, mode, …}].")] = None,
+    tenant: Annotated[str | None, typer.Option(help="In place of --rules, the rules of this tenant's policy.")] = None,
+    project: Annotated[str, typer.Option(help="With --tenant: the tenant's project.")] = "default",
+    model: Annotated[str, typer.Option(help="With --tenant: the model; left out, the rules of no model apply.")] = "",
+    guards: Annotated[str, typer.Option(metavar="ID,ID", help="With --tenant: rules that the request asks for.")] = "",
+    against: Annotated[Path | None, typer.Option(help="New rules, a file as for --rules: what they would do otherwise.")] = None,
     pieces: Annotated[int, typer.Option(min=0, help="Judge outputs as streams in pieces of so many characters; 0: whole.")] = 0,
+    folder: Annotated[Path | None, typer.Option(help="With --tenant: the policy folder; default: that of the settings.")] = None,
+    config: Config = DEFAULT_CONFIG,
 ) -> None:
     """Print what rules find in the texts of a file: which rule, in how many texts and lines. Contents are not printed; --json has places.
+    With --against, print in how many texts each rule finds something now and with the new rules, and the lines that fare otherwise.
 
-    Exit codes: 0 nothing would be refused, 1 something would be, 2 the rules or the file cannot be used.
+    Exit codes: 0 nothing would be refused, 1 something would be, 2 the rules or the file cannot be used. With --against, 1 where the new
+    rules refuse what passes now.
     """
-    policy = _policy(rules)
-    directions: tuple[Direction, ...] = get_args(Direction)
-    try:
-        chains = {direction: chain_of(policy.rules, direction) for direction in directions}
-    except RuleUnusable as error:
-        fail(f"{rules}: rule {error.rule}: {error}", code=2)
-    found: Counter[tuple[str, str, str]] = Counter()
-    seen: dict[tuple[str, str, str], list[int]] = {}
-    texts_with: Counter[tuple[str, str, str]] = Counter()
+    if (rules is None) == (tenant is None):
+        fail("name the rules: either --rules FILE or --tenant NAME", code=2)
+    if against is not None and pieces:
+        fail("--against and --pieces: choose one; a stream has the verdict of the whole text", code=2)
+    if tenant is None:
+        assert rules is not None
+        chains = chains_of_file(rules)
+    else:
+        asked = [name.strip() for name in guards.split(",") if name.strip()]
+        chains = chains_of_tenant(tenant, project, model, asked, folder, config)
+    if against is not None:
+        _compare(file, chains, chains_of_file(against), output)
+        return
+    found: Counter[_Key] = Counter()
+    seen: dict[_Key, list[int]] = {}
     records: list[dict[str, Any]] = []
     refused = read = 0
     for line, text in _texts(file):
         read += 1
         verdict = _judged(chains[text.direction], text, pieces)
         refused += verdict.refused
-        for key in {(noted.rule, noted.kind, noted.mode) for noted in verdict.findings}:
-            texts_with[key] += 1
+        for key in _keys(verdict):
             seen.setdefault(key, []).append(line)
         found.update((noted.rule, noted.kind, noted.mode) for noted in verdict.findings)
         if verdict.findings or verdict.failed or verdict.refused:
             records.append({"line": line, "path": text.path, "on": text.direction, **verdict.evidence()})
-    rows = [
-        {"rule": key[0], "kind": key[1], "mode": key[2], "texts": texts_with[key], "findings": found[key], "lines": _lines(seen[key])}
-        for key in sorted(found)
-    ]
+    rows = [{**_named(key), "texts": len(seen[key]), "findings": found[key], "lines": _lines(seen[key])} for key in sorted(found)]
     output.show(rows, _COLUMNS, records, expendable=("lines", "kind"))
     err.print(f"{read} texts read, {len(records)} with findings, {refused} would be refused", markup=False, soft_wrap=True)
     if refused:
+        raise typer.Exit(1)
+
+
+_Key = tuple[str, str, str]
+"""Rule, kind and mode of a finding."""
+
+
+def _keys(verdict: GuardVerdict) -> set[_Key]:
+    return {(noted.rule, noted.kind, noted.mode) for noted in verdict.findings}
+
+
+def _named(key: _Key) -> dict[str, Any]:
+    return {"rule": key[0], "kind": key[1], "mode": key[2]}
+
+
+def _compare(file: Path, now: Chains, then: Chains, output: OutputOptions) -> None:
+    """Print what other rules would do otherwise. Ends the command with 1 where they refuse what passes now."""
+    counts: dict[_Key, list[int]] = {}
+    lines: dict[_Key, list[int]] = {}
+    records: list[dict[str, Any]] = []
+    read = newly_refused = newly_passed = changed = 0
+    for line, text in _texts(file):
+        read += 1
+        old, new = verdicts = [chains[text.direction].judge(text.text) for chains in (now, then)]
+        for at, verdict in enumerate(verdicts):
+            for key in _keys(verdict):
+                counts.setdefault(key, [0, 0])[at] += 1
+        for key in _keys(old) ^ _keys(new):
+            lines.setdefault(key, []).append(line)
+        newly_refused += new.refused and not old.refused
+        newly_passed += old.refused and not new.refused
+        changed += not (old.refused or new.refused) and old.text != new.text
+        if (old.evidence(), old.text) != (new.evidence(), new.text):
+            both = {"now": old.evidence(), "then": new.evidence()}
+            records.append({"line": line, "path": text.path, "on": text.direction, **both})
+    rows = [
+        {**_named(key), "texts_now": counts[key][0], "texts_then": counts[key][1], "lines": _lines(lines.get(key, []))}
+        for key in sorted(counts)
+    ]
+    output.show(rows, _COMPARED, records, expendable=("lines", "kind"))
+    said = f"{newly_refused} refused that pass now, {newly_passed} passed that are refused now, {changed} passed with another text"
+    err.print(f"{read} texts read; with the new rules: {said}", markup=False, soft_wrap=True)
+    if newly_refused:
         raise typer.Exit(1)
 
 
@@ -85,14 +138,6 @@ def _lines(lines: list[int]) -> str:
     distinct = list(dict.fromkeys(lines))
     more = f" and {len(distinct) - SHOWN_LINES} more" if len(distinct) > SHOWN_LINES else ""
     return ", ".join(map(str, distinct[:SHOWN_LINES])) + more
-
-
-def _policy(file: Path) -> GuardPolicy:
-    try:
-        return validated(GuardPolicy, read_yaml(file, None))
-    except ConfigError as error:
-        err.print(listing(error.problems), markup=False, soft_wrap=True)
-        raise typer.Exit(2) from None
 
 
 def _judged(chain: Chain, text: Readable, pieces: int) -> GuardVerdict:

@@ -26,12 +26,14 @@ from gateway.cli.similar_questions import similar_questions
 from gateway.config.load import load_settings
 from gateway.http.openai import check_caps, interpret
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
+from gateway.request.guards_asked import applying_guards
 from gateway.request.permissions import sticky_key
 from gateway.request.policy_match import Asked, explain_rules, match_policy
 from gateway.sync.policy_copy import check_names, texts_of
 from policies.caps import USUAL_CAPS
 from policies.compile import PolicySet
 from policies.fallback import CONDITIONS
+from policies.guards_shown import guards_in_words
 from policies.load import load_policies
 from policies.parameters import with_prompt_defaults
 from policies.shown import differences, meaning, prompt_in_words, tag_report, treatment
@@ -151,7 +153,7 @@ def check(
     """Read a policy folder, and the folder of prompts beside it, and print every mistake with file, line, key and what to write. Without
     a settings file, whether pools and adapters exist is left open. Exit codes: 0 it loads, 1 it does not.
     """
-    policies = _read(folder, config)
+    policies = read_policies(folder, config)
     out.print(f"ok, {len(policies.policies())} policies, digest {policies.digest}", markup=False)
     reserved, sentences = tag_report(policies)
     if reserved:
@@ -171,7 +173,7 @@ def diff(
 
     Exit codes: 0 nothing changes, 1 something does, 2 one of them does not load.
     """
-    changes = list(differences(_read(before, config, code=2), _read(after, config, code=2)))
+    changes = list(differences(read_policies(before, config, code=2), read_policies(after, config, code=2)))
     for line in changes:
         out.print(line, markup=False, soft_wrap=True)
     if changes:
@@ -193,7 +195,7 @@ def explain(
 
     Nothing is sent; rights and limits of keys are not in policy files. `tidegate explain --file` asks a running gateway for the backend.
     """
-    policies = _read(folder, config)
+    policies = read_policies(folder, config)
     headers = dict(map(_header, header or []))
     prompts = policies.prompts_for(tenant)
     policy, prompt = policies.for_tenant(tenant), None
@@ -218,6 +220,7 @@ def explain(
     treated = match.policy
     try:
         check_caps(ask, treated.caps)
+        guards = applying_guards(treated, match.model.name, match.rule, ask, caller, headers)
     except Fault as fault:
         fail(f"{request}: the request would be refused: {fault.message}")
     if prompt is not None:
@@ -230,6 +233,11 @@ def explain(
         instead = policy.models[fallback.model].shared(key)
         lines.append(f"else, on {', '.join(on for on in CONDITIONS if on in fallback.on)}, by {instead.name} on pool {instead.pool}")
     lines += [f"  {name}: {value}" for name, value in treatment(treated).items()]
+    lines += [f"  {line}" for line in guards_in_words(treated.guards, project, match.model.name, match.rule)]
+    if treated.guards is not None:
+        applying = ", ".join(rule.id for rule in guards.rules) if guards is not None else "none"
+        bound = f"; at most {guards.held_bytes} bytes of an answer are held for them" if guards is not None else ""
+        lines.append(f"guard rules that apply to this request: {applying}{bound}")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
 
@@ -253,7 +261,8 @@ def print_in_force(outcome: dict[str, Any]) -> None:
 add_versions(policy_app)
 
 
-def _read(folder: Path | None, config: Path, code: int = 1) -> PolicySet:
+def read_policies(folder: Path | None, config: Path, code: int = 1) -> PolicySet:
+    """The policies of a folder, else those of the settings; ends the command with `code` where they do not load."""
     try:
         if not config.exists() and folder is not None:
             return load_policies(folder, None, prompts=beside(folder))

@@ -18,11 +18,10 @@ from gateway.http.openai.controls import guard_names
 from guardrails.guard_set import GuardSet
 from policies.compile import TenantPolicy
 from policies.guards import NO_RULES, GuardChoice
+from policies.guards_shown import GUARD_TAG
 from policies.ladder import Smaller
 
 HEADER: Final = b"x-tidegate-guards"
-TAG: Final = "guard."
-"""How the names of key tags begin that ask for a rule. Only owners and admins set them: they do not begin with `own.`."""
 ON: Final = "on"
 
 
@@ -45,7 +44,7 @@ def applying_guards(
         source = "guardrails" if unknown in ask.guards else HEADER.decode()
         message = f"There is no guard rule {ascii(unknown)[:66]} for this request. Leave it out, or ask your operator for it."
         raise Fault(Kind.INVALID_VALUE, message, param=source)
-    tagged = [name[len(TAG) :] for name, value in caller.tags if name.startswith(TAG) and value == ON]
+    tagged = [name.removeprefix(GUARD_TAG) for name, value in caller.tags if name.startswith(GUARD_TAG) and value == ON]
     return choice.applied(frozenset((*asked, *tagged)))
 
 

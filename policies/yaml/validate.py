@@ -199,8 +199,11 @@ def _written_path(located: Located, loc: Path_, *, missing: bool) -> Path_:
         missing: keep the last step although it was not written, since the error is that it is missing.
     """
     path: Path_ = ()
+    tagged: Path_ | None = None
     for i, step in enumerate(loc):
-        if isinstance(step, int) or (*path, step) in located.positions or (missing and i == len(loc) - 1):
+        if path != tagged and step == located.value(*path, "kind"):
+            tagged = path  # the option of a union that `kind` chooses; a key may have the same name: `words` of the kind `words`
+        elif isinstance(step, int) or (*path, step) in located.positions or (missing and i == len(loc) - 1):
             path = (*path, step)
     return path
 

@@ -104,3 +104,20 @@ def test_examples_say_what_they_are_for() -> None:
     for name in ("start-up", "regulated", "batch-house", "coding-agents", "free-tier", "lora-saas"):
         assert (EXAMPLES / f"{name}.yaml").read_text().startswith("# ")
         assert f"`{name}.yaml`" in (EXAMPLES.parents[1] / "docs" / "reference" / "policies.md").read_text()
+
+
+@example("guards")
+def test_guard_rules_of_all_levels_apply_and_none_is_lost(site: Site) -> None:
+    def applying(found: PolicyMatch, project: str = "default", *asked: str) -> list[str]:
+        assert found.policy.guards is not None
+        made = found.policy.guards.of(project, found.model.name, found.rule).applied(frozenset(asked))
+        assert made is not None
+        assert made.held_bytes == 524_288
+        return [rule.id for rule in made.rules]
+
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert applying(site.asks("chat")) == ["keys", "people"]
+    assert applying(site.asks("chat"), "default", "strict-links") == ["keys", "people", "strict-links"]
+    assert applying(site.asks("chat", project="research"), "research") == ["keys", "people", "study-names"]
+    everything = applying(site.asks("chat-small", project="research", tools=tools), "research", "strict-links")
+    assert everything == ["keys", "people", "strict-links", "study-names", "small-injection", "agent-injection"]

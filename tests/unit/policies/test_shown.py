@@ -7,7 +7,7 @@ from policies.compile import PolicySet, compiled
 from policies.prompts.prompt import prompt_of
 from policies.prompts.schema import PromptDocument
 from policies.schema import PolicyDocument
-from policies.shown import differences, meaning, rule_in_words, treatment
+from policies.shown import differences, meaning, rule_in_words, tag_report, treatment
 
 CHAT = {"name": "chat", "pool": "chat"}
 
@@ -123,3 +123,63 @@ def test_prompts_come_go_are_dealt_out_and_say_something_else() -> None:
     assert list(differences(site(prompts(1), "p"), site(prompts(1, 2), both))) == ["acme: prompt p@1 becomes 75 % p@1, 25 % p@2"]
     assert list(differences(site(prompts(1), "p"), site(prompts(1)))) == ["acme: prompt p removed"]
     assert list(differences(site(prompts(1), "p"), site(prompts(1, text="y"), "p"))) == ["acme: prompt p@1 says something else"]
+
+
+def guards(*rules: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"rules": [{"kind": "words", "mode": "block", "words": ["falcon"], **rule} for rule in rules], **more}
+
+
+def test_guard_rules_come_go_and_change_at_their_level() -> None:
+    before = {
+        "models": [CHAT],
+        "guards": guards({"id": "a"}, {"id": "b"}, {"id": "c"}),
+        "for_project": {"lab": {"guards": guards({"id": "d"}, held_bytes=4096)}},
+        "rules": [{"name": "r", "if": "tools", "then": {"guards": guards({"id": "f"})}}],
+    }
+    after = {
+        "models": [CHAT],
+        "guards": guards({"id": "c"}, {"id": "b", "mode": "flag", "words": [f"word{n}" for n in range(100)]}, held_bytes=8192),
+        "for_project": {"lab": {"guards": guards({"id": "d", "on": ["output"]})}},
+        "for_model": {"chat": {"guards": guards({"id": "e", "kind": "words", "default_on": False})}},
+        "rules": [{"name": "r", "if": "tools", "then": {"guards": guards({"id": "g"})}}],
+    }
+    told = changes(before, after)
+    digest = told[1].partition("(")[2].partition(")")[0]
+    words = f"flag words on input, output; words of 100 entries ({digest})"
+    block = 'block words on input, output; words ["falcon"]'
+    assert told == [
+        f"acme, guards of acme: a removed (was {block})",
+        f"acme, guards of acme: b becomes {words} (was {block})",
+        "acme, guards of acme: the order becomes c, b",
+        "acme, guards of acme: held_bytes none of its own -> 8192",
+        f'acme, guards of acme, project lab: d becomes block words on output; words ["falcon"] (was {block})',
+        "acme, guards of acme, project lab: held_bytes 4096 -> none of its own",
+        f"acme, guards of rule r: f removed (was {block})",
+        f"acme, guards of rule r: g added, {block}",
+        f"acme, guards of acme, model chat: e added, {block}; where a key or a request asks for it",
+    ]
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "mode": st.sampled_from(["flag", "redact"]),
+            "on": st.just(["output"]),
+            "words": st.lists(st.text("abc", min_size=1, max_size=9), min_size=1, max_size=40),
+            "whole_words": st.just(False),
+            "on_error": st.just("open"),
+            "default_on": st.just(False),
+        },
+    )
+)
+def test_no_change_of_a_guard_rule_is_left_out(change: dict[str, Any]) -> None:
+    before, after = ({"models": [CHAT], "guards": guards({"id": "a", **more})} for more in ({}, change))
+    same = change.get("words", ["falcon"]) == ["falcon"] and not change.keys() - {"words"}
+    assert len(changes(before, after)) == (0 if same else 1)
+    assert changes(after, after) == []
+
+
+def test_tags_that_ask_for_guard_rules_are_reserved_as_those_of_rules() -> None:
+    rules = ({"id": "a"}, {"id": "b", "default_on": False}, {"id": "n" * 40, "default_on": False})
+    assert tag_report(read(acme={"models": [CHAT], "guards": guards(*rules)})) == (["guard.b"], [])

@@ -88,6 +88,34 @@ def test_a_request_is_explained_with_every_rule() -> None:
     assert "answered by chat on pool chat" in said
 
 
+def test_guard_rules_are_explained_with_the_level_they_come_from() -> None:
+    folder("policies", "guards")
+    Path("policies/everyone.yaml").write_text('tenant: "*"\nguards: {rules: [{id: house, kind: secrets, mode: flag, on: [input]}]}\n')
+    asked = ("--tenant", "guards", "--folder", "policies", "--project", "research")
+    said = run("explain", request(guardrails=["strict-links"]), *asked).output
+    assert "  guard rule house of *: flag secrets on input\n  guard rule keys of guards: block secrets on input, output\n" in said
+    assert 'guard rule study-names of guards, project research: replace words on input, output; replacement "[study]"; words ["pro' in said
+    assert "guard rule strict-links of guards: block links on output; where a key or a request asks for it" in said
+    applying = "house, keys, people, strict-links, study-names; at most 524288 bytes of an answer are held for them"
+    assert f"guard rules that apply to this request: {applying}" in said
+    unknown = run("explain", request(), *asked, "--header", "X-Tidegate-Guards: nope")
+    assert (unknown.exit_code, "would be refused: There is no guard rule 'nope' for this request" in unknown.output) == (1, True)
+
+
+def test_a_change_of_guard_rules_is_a_difference() -> None:
+    folder("old", "guards")
+    folder("new", "guards")
+    assert run("diff", "old", "new").exit_code == 0
+    text = Path("new/guards.yaml").read_text()
+    Path("new/guards.yaml").write_text(text.replace("mode: block, on: [tool_results]", "mode: flag, on: [tool_results]"))
+    said = run("diff", "old", "new")
+    assert said.exit_code == 1
+    assert said.output == (
+        "guards, guards of rule agents: agent-injection becomes flag injection on tool_results (was block injection on tool_results)\n"
+    )
+    assert "that only owners and admins set: guard.strict-links\n" in run("check", "new").output
+
+
 def test_what_answers_instead_is_told() -> None:
     folder("policies", "fallback")
     said = run("explain", request(model="big"), "--tenant", "fallback", "--folder", "policies").output

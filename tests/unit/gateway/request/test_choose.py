@@ -1,10 +1,12 @@
 """Laws of the placing step: who goes where at once, who waits, and that a place is given back on each way out."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from domain.faults import Kind
 from domain.identity import Caller, KeyId, ProjectId, TenantId
@@ -13,13 +15,15 @@ from domain.usage import NO_USAGE
 from gateway.http.edge.exchange import Exchange
 from gateway.placement.place import Placement
 from gateway.queue import refusals
+from gateway.queue.waiter import WaitForecast
 from gateway.request.choose import choose, choose_again, look_ahead
+from gateway.request.guards_asked import applying_guards
 from gateway.story import Story
 from policies.compile import ModelRule
 from tenancy.fair_tier import QueuedRequest
 from tenancy.rights import EVERYTHING
 from tests.placed import POOL, chat
-from tests.request_path import Engine, Path, caller, fault_of, turns
+from tests.request_path import CALLER, Engine, Path, caller, fault_of, turns
 
 RULE = ModelRule("sim", POOL)
 GRANT: Any = SimpleNamespace(rights=EVERYTHING)
@@ -200,3 +204,46 @@ async def test_the_callers_own_limit_on_its_wait_is_kept() -> None:
     ask, rule = look_ahead(chat("hello"), RULE, GRANT, exchange, story, path.deps)
     assert (rule, story.asked.asked_wait_s) == (RULE, 1.5)
     assert ask.model == "sim"
+
+
+class Forecasts:
+    """A queue that says of every request whether it would wait."""
+
+    waiting = 0
+
+    def __init__(self, *, waits: bool) -> None:
+        self.answer = WaitForecast(waits, 9.0 if waits else 0.0)
+
+    def forecast(self, _entry: QueuedRequest, _may_s: float) -> WaitForecast:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "model", "applying"),
+    [
+        ((), "small", ["always", "of-small"]),
+        (("extra",), "small", ["always", "extra", "of-small"]),
+        (("of-sim",), "sim", ["always", "of-sim"]),
+    ],
+)
+async def test_a_degraded_request_has_the_guard_rules_of_the_model_that_answers(
+    asked_for: tuple[str, ...], model: str, applying: list[str]
+) -> None:
+    def guards(*rules: tuple[str, bool]) -> dict[str, Any]:
+        return {"rules": [{"id": name, "kind": "words", "mode": "block", "words": ["x"], "default_on": on} for name, on in rules]}
+
+    policy = {
+        "models": [{"name": "sim", "pool": POOL}, {"name": "small", "pool": "other"}],
+        "degrade": [{"model": "small"}],
+        "guards": guards(("always", True), ("extra", False)),
+        "for_model": {"sim": {"guards": guards(("of-sim", False))}, "small": {"guards": guards(("of-small", True))}},
+    }
+    path = Path(policy=policy, a=Engine())
+    queues: Any = {POOL: Forecasts(waits=True), "other": Forecasts(waits=False)}
+    ask = structs.replace(chat("hello"), guards=asked_for)
+    story, (exchange, _) = path.story(), caller()
+    story.asked.guards = applying_guards(path.worker.policy, "sim", "", ask, CALLER, {})
+    _, rule = look_ahead(ask, path.worker.policy.models["sim"], GRANT, exchange, story, replace(path.deps, queues=queues))
+    assert (rule.name, story.asked.model) == (model, model)
+    assert story.asked.guards is not None
+    assert [one.id for one in story.asked.guards.rules] == applying

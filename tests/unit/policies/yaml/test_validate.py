@@ -1,4 +1,4 @@
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field, field_validator
@@ -92,3 +92,33 @@ def test_what_the_reader_complained_about_is_said_once():
 def test_a_readers_problem_alone_refuses_too():
     with pytest.raises(ConfigError, match="written twice"):
         validated(Thing, located("name: a\nname: b\n"))
+
+
+class _Words(Strict):
+    kind: Literal["words"]
+    words: list[str] = Field(min_length=1)
+
+
+class _Other(Strict):
+    kind: Literal["other"]
+    words: int = 1
+
+
+class _Rules(Strict):
+    rules: list[Annotated[_Words | _Other, Field(discriminator="kind")]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "place"),
+    [
+        ("{kind: words, words: []}", "1:23: rules[0].words: has 0 entries"),
+        ("{kind: words}", "1:9: rules[0].words: "),
+        ("{kind: words, words: [1]}", "1:31: rules[0].words[0]: "),
+        ("{kind: words, words: [a], other: 1}", "1:35: rules[0].other: is no known key"),
+        ("{kind: other, words: x}", "1:23: rules[0].words: "),
+    ],
+)
+def test_the_kind_that_chooses_a_model_is_no_part_of_a_path_even_where_a_key_has_its_name(rule, place):
+    _, problems = checked(_Rules, located(f"rules: [{rule}]"))
+    assert len(problems) == 1
+    assert str(problems[0]).startswith(f"a.yaml:{place}")
