@@ -29,7 +29,7 @@ from gateway.http.openai.guard_texts import (
 )
 from gateway.request.admit import admit_without_tokens
 from gateway.request.authenticate import authenticate, grant_of
-from gateway.request.guards_asked import ON, TAG
+from gateway.request.guards_asked import tagged
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import reply_headers
 from gateway.request.settle import settle
@@ -148,8 +148,7 @@ def guards_for(policy: TenantPolicy | None, caller: Caller, model: str, asked: S
         raise Fault(Kind.INVALID_VALUE, message, param=GUARDS)
     if choice is None:
         return None
-    tagged = [name[len(TAG) :] for name, value in caller.tags if name.startswith(TAG) and value == ON]
-    return choice.applied(frozenset((*asked, *tagged)))
+    return choice.applied(frozenset((*asked, *tagged(caller))))
 
 
 async def verdicts_on(texts: Sequence[Readable], guards: GuardSet | None, tenant: str, deps: Deps) -> list[GuardVerdict]:

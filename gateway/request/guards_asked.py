@@ -44,8 +44,12 @@ def applying_guards(
         source = "guardrails" if unknown in ask.guards else HEADER.decode()
         message = f"There is no guard rule {ascii(unknown)[:66]} for this request. Leave it out, or ask your operator for it."
         raise Fault(Kind.INVALID_VALUE, message, param=source)
-    tagged = [name.removeprefix(GUARD_TAG) for name, value in caller.tags if name.startswith(GUARD_TAG) and value == ON]
-    return choice.applied(frozenset((*asked, *tagged)))
+    return choice.applied(frozenset((*asked, *tagged(caller))))
+
+
+def tagged(caller: Caller) -> list[str]:
+    """The rules that the tags of a caller's key ask for."""
+    return [name.removeprefix(GUARD_TAG) for name, value in caller.tags if name.startswith(GUARD_TAG) and value == ON]
 
 
 def with_guarded_steps(policy: TenantPolicy, rule: str, ask: Ask, caller: Caller, headers: Mapping[bytes, bytes]) -> TenantPolicy:
