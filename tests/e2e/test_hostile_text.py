@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import string
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,8 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from tests.e2e.test_serve import Served, ask, serving, tidegate
+from gateway.cli.admin_client import API
+from tests.e2e.test_serve import Served, ask, serving
 from tests.scale import scaled
 from tests.scripted_server import Peer, scripted
 from tests.timing import HANG_S
@@ -144,6 +144,7 @@ async def test_no_planted_secret_is_seen_again(tmp_path: Path, record_property: 
     record_property("figure", f"{CANARIES} canaries, 0 seen")  # type: ignore[operator]  # pytest's fixture is a function
 
 
+ADMIN_TOKEN = "an-admin-token-of-32-characters!"
 GUARDED = """\
 tenant: "*"
 models:
@@ -185,7 +186,7 @@ def guarded_bodies(canary: str) -> list[tuple[str, dict[str, Any]]]:
     return [
         (CHAT, ask(messages=[{"role": "user", "content": f"write to {mail}"}])),
         (CHAT, ask(messages=[{"role": "user", "content": f"open sesame {canary}"}])),
-        (CHAT, ask(messages=[{"role": "user", "content": f"a trial of {canary}"}], stream=True)),
+        (CHAT, ask(messages=[{"role": "user", "content": f"a trial of {canary}"}])),
         (CHAT, ask(messages=[{"role": "user", "content": "go"}, *turns])),
         (CHAT, ask(messages=[{"role": "user", "content": parts}])),
         (CHAT, ask(guardrails=[canary])),
@@ -202,22 +203,24 @@ async def test_what_guard_rules_look_at_is_written_down_nowhere(tmp_path: Path, 
     """Logs, metrics, explanations, the ledger, the audit and every other file: rules, kinds and numbers, and no text."""
     (tmp_path / "guarded").mkdir()
     (tmp_path / "guarded" / "default.yaml").write_text(GUARDED)
+    (tmp_path / "token").write_text(ADMIN_TOKEN)
+    more = "policies: guarded\nsecrets: {admin_token: {file: token}}\n"
     canary, said = ("".join(random.Random(seed).choices(LETTERS, k=32)).lower() for seed in (2, 3))
-    async with engine_answering(f"ask {said}@example.com") as engine, serving(tmp_path, engine, more="policies: guarded\n") as served:
-        requests = guarded_bodies(canary)
+    async with engine_answering(f"ask {said}@example.com") as engine, serving(tmp_path, engine, more=more) as served:
+        requests, operator = guarded_bodies(canary), {"authorization": f"Bearer {ADMIN_TOKEN}"}
         async with httpx.AsyncClient(trust_env=False, timeout=HANG_S, headers=served.headers) as client:
             replies = [await client.post(f"{served.url}{path}", json=body) for path, body in requests]
             ids = [reply.headers["x-tidegate-request-id"] for reply in replies]
             lines = await log_lines(served, len(requests))
             pages = (await client.get(f"{served.admin}/metrics")).text
-        rows: list[dict[str, Any]] = []
-        explained = ""
-        async with asyncio.timeout(HANG_S):
-            while not rows:  # the block is booked behind its request
-                rows = json.loads((await command(served, "audit", "list", "--action", "guard", "--json")).stdout)
-        for one in (ids[0], ids[1]):
-            explained += (await command(served, "explain", one, "--json")).stdout
-        usage = (await command(served, "usage", "show", "--by", "tenant,key,model", "--json")).stdout
+            rows: list[dict[str, Any]] = []
+            async with asyncio.timeout(HANG_S):
+                while not rows:  # the block is booked behind its request
+                    await asyncio.sleep(0.1)
+                    rows = (await client.get(f"{served.admin}{API}/audit?action=guard", headers=operator)).json()["items"]
+            paths = ("usage?by=tenant&by=key&by=model", *(f"requests/{one}/explanation" for one in ids[:4]))
+            answers = [await client.get(f"{served.admin}{API}/{path}", headers=operator) for path in paths]
+            explained = "".join([answer.raise_for_status().text for answer in answers])
     assert [reply.status_code for reply in replies[:3]] == [200, 400, 200]
     assert [row["target"] for row in rows] == ["tenant/acme/guard/doors"]
     assert rows[0]["after"]["request_id"] == ids[1]
@@ -225,18 +228,12 @@ async def test_what_guard_rules_look_at_is_written_down_nowhere(tmp_path: Path, 
     assert found[ids[0]].startswith("people:email:redact:input=1")
     assert found[ids[1]] == "doors:word:block:input=1"
     assert 'tidegate_guard_verdicts_total{tenant="acme",verdict="block"} 1.0' in pages
-    assert '"guards":"block by doors in input; found doors:word:block:input=1"' in explained.replace('": "', '":"')
+    assert '"guards":"block by doors in input; found doors:word:block:input=1"' in explained
     files = b"".join(file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file())
-    everything = {"pages": pages, "explanations": explained, "usage": usage, "audit": json.dumps(rows), "files": files.decode("latin-1")}
+    everything = {"pages": pages, "explanations and usage": explained, "audit": json.dumps(rows), "files": files.decode("latin-1")}
     for secret in (canary, said):
         assert [where for where, text in everything.items() if secret in text.lower()] == []
     record_property("figure", f"{len(requests)} requests, 0 canaries seen")  # type: ignore[operator]  # pytest's fixture is a function
-
-
-async def command(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
-    done = await asyncio.to_thread(tidegate, *arguments, home=served.home)
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 @pytest.mark.req("R39")
