@@ -24,8 +24,9 @@ from gateway.fleet.view import BREAKER_STATES, clashes_seen, fleet_seen, sources
 from gateway.ledger.bookkeeper import BookingState
 from gateway.process.snapshots import BackendState, Supervision, WorkerSnapshot
 from gateway.telemetry.alert_counters import ALERT_COUNTERS, ALERT_GAUGES, alert_counts, alert_rows
+from gateway.telemetry.cells import MAX_LABEL_CHARS, Cells
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
-from gateway.telemetry.metrics import MAX_LABEL_CHARS, Cells, MetricsSnapshot
+from gateway.telemetry.metrics import MetricsSnapshot
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
 
 _LABELS: Final = ("pool", "backend")

@@ -14,6 +14,7 @@ from domain.faults import Kind
 from domain.usage import Usage
 from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.record import GAP_BOUNDS_S, Record
+from gateway.telemetry.cells import MAX_NAMES, Cells
 from gateway.telemetry.families import (
     ATTEMPTS,
     CACHE_LOST,
@@ -51,7 +52,7 @@ from gateway.telemetry.families import (
     TTFT_BOUNDS_S,
     Family,
 )
-from gateway.telemetry.metrics import MAX_NAMES, Cells, Metrics, MetricsSnapshot, merge
+from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
 from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
 from tenancy.jwt import JwtOutcome

@@ -1,5 +1,5 @@
+from gateway.telemetry.cells import MAX_LABEL_CHARS, MAX_NAMES, Cells, named
 from gateway.telemetry.families import MAX_SERIES, NONE, OTHER, PREFIX_TOKENS
-from gateway.telemetry.metrics import MAX_LABEL_CHARS, MAX_NAMES, Cells, named
 
 
 def test_names_beyond_the_bound_are_one() -> None:
