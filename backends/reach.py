@@ -59,6 +59,21 @@ def is_public(text: str) -> bool:
     return not any(address in network for network in (*METADATA_NETWORKS, *CARRIERS, *NEVER, *SPECIAL))
 
 
+PRIVATE: Final[tuple[Network, ...]] = tuple(
+    map(
+        ipaddress.ip_network,
+        ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"),
+    )
+)
+"""Loopback and the ranges of an operator's own networks (RFC 1918, 6598, 4193)."""
+
+
+def is_private(text: str) -> bool:
+    """Whether an IP address is this machine's loopback or one of an operator's own network, in its own form; never a link-local or
+    cloud-metadata address, and no IPv6 form of an IPv4 address."""
+    return not Reach(PRIVATE).refusal(text, 0)
+
+
 class Reach(msgspec.Struct, frozen=True):
     """The addresses and ports that may be connected to."""
 

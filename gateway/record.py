@@ -194,6 +194,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why no similar question's answer was given; empty for a hit, and where similar questions were not looked up."""
     guards: GuardRecord | None = None
     """What guard rules said; None where no rule looks at the request or its answer."""
+    caller_ttft_s: float | None = None
+    """From the request's last byte to the first event that guard rules let go on, where they held earlier ones; else None. `ttft_s` is the
+    engine's."""
 
     @property
     def own_id(self) -> str:

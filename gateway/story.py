@@ -221,8 +221,16 @@ class AttemptFacts(msgspec.Struct):
     handed_on_at: float | None = None
     """The time at which the first of these bytes were written to the caller."""
     first_event_at: float | None = None
+    """The arrival of the first event from the engine; `released_at` is that of the caller, where guard rules held it."""
     last_event_at: float | None = None
     events: int = 0
+    held: bool = False
+    """Whether guard rules hold back everything of the answer that has come, so that the caller has nothing of it yet."""
+    released_at: float | None = None
+    """When guard rules let the beginning of the answer go on: the time of the event that released it. None while they hold it, and where
+    none holds streams."""
+    cut: Usage | None = None
+    """The usage that the caller was told of an answer that guard rules ended before its engine did; None for any other."""
     gaps: list[int] | None = None
     """Inter-token gaps, counted by `GAP_BOUNDS_S`."""
     choices_over: int = 0
@@ -237,6 +245,11 @@ class AttemptFacts(msgspec.Struct):
     """The engine's own counts in words, where they are implausible; else empty."""
     cached: int | None = None
     """Cached prompt tokens that the engine reported; None where it did not report them, which is not zero."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the answer has begun for its caller; until then another backend or model may give it."""
+        return self.events > 0 and not self.held
 
     @property
     def delivered(self) -> int:
@@ -464,6 +477,7 @@ class Story(msgspec.Struct):
             self.looked_up.not_kept,
             self.looked_up.resembled,
             None if asked.guards is None else self.guarded.record(asked.guards.version),
+            None if attempt.released_at is None or attempt.released_at == first else attempt.released_at - self.body_at,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

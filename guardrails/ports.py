@@ -66,6 +66,9 @@ class Detected(msgspec.Struct, frozen=True, gc=False):
     begin: int
     """Where it begins in the text, in characters; 0 where it concerns the whole."""
     end: int
+    decided: bool = True
+    """Whether the detector itself calls it a finding; False for a score below its own threshold, which counts only for rules that have a
+    threshold of their own."""
 
 
 class DetectorAway(Exception):

@@ -29,6 +29,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import FleetParts, fleet_for
+from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.requests import deps_for
 from policies.compile import compiled
 from policies.prompts.allowed import Registry
@@ -163,6 +164,7 @@ async def gateway(
 
     tokens = await token_gate_for(settings, metrics.count_token, run_dir)
     answers, close_answers = await answers_for(settings, PEPPER)
+    detectors = GuardDetectors()
     deps = deps_for(
         settings,
         policy_set,
@@ -171,9 +173,11 @@ async def gateway(
         counters=counters,
         tokens=tokens,
         answers=answers,
+        detectors=detectors,
         observe=observe,
         log_defect=lambda error, _: defects.append(error),
     )
+    await detectors.prepare()
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)
     await fleet.learn()
     data_port = DataPort(deps)
@@ -230,6 +234,7 @@ async def gateway(
         for connection in list(connections.open):
             connection.abort()
         await fleet.close()
+        await detectors.close()
         await answers.close()
         await close_answers()
         await asyncio.sleep(0.01)

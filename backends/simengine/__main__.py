@@ -34,6 +34,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lora-load-s", type=float, default=0.0, help="seconds that loading an adapter takes")
     parser.add_argument("--api-key", help="key it wants on inference routes")
     parser.add_argument("--reasoning", action="store_true", help="reason before answering chats, unless a request turns it off")
+    parser.add_argument(
+        "--guard",
+        action="append",
+        default=[],
+        metavar="WORD=CATEGORY",
+        help="answer chats as Llama Guard does: unsafe with the category where the last message has the word; repeat for more",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of its texts and of faults with a probability")
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events there, for instance tcp://*:5557")
     parser.add_argument("--kv-replay", metavar="ENDPOINT", help="answer replay requests there, for instance tcp://*:5558")
@@ -71,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             event_rate=options.event_rate,
             stamp=options.stamp,
             reasoning=options.reasoning,
+            guard=dict(_word_and_category(text) for text in options.guard),
             seed=options.seed,
             kv_events=options.kv_events,
             kv_replay=options.kv_replay,
@@ -90,6 +98,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"simengine: cannot listen on {settings.host}:{settings.port}: {error.strerror}", file=sys.stderr)
         return 1
     return 0
+
+
+def _word_and_category(text: str) -> tuple[str, str]:
+    """Raises ValueError."""
+    word, separator, category = text.rpartition("=")
+    if not separator:
+        raise ValueError(f"--guard {text!r} must be WORD=CATEGORY, for instance bomb=S9")
+    return word, category
 
 
 def run(settings: SimSettings) -> None:

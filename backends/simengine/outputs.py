@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -44,6 +44,8 @@ class OutputRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the reply shows the reasoning."""
     top_logprobs: int | None = None
     """Alternatives per token; None for no logprobs at all."""
+    says: str = ""
+    """The whole answer, of an engine that acts as a guard model."""
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -77,6 +79,8 @@ def output_request(settings: SimSettings, kind: str, request: dict[str, Any]) ->
     top = _top_logprobs(kind, request)
     if kind != "chat":
         return OutputRequest(constraint=constraint, allowed=allowed, top_logprobs=top)
+    if settings.guard:
+        return OutputRequest(top_logprobs=top, says=guard_answer(settings.guard, request["messages"]))
     try:
         choice = _tool_choice(request)
         tools = _called(request, choice)
@@ -93,6 +97,19 @@ def output_request(settings: SimSettings, kind: str, request: dict[str, Any]) ->
         shows_reasoning=request.get("include_reasoning", True) is not False,
         top_logprobs=top,
     )
+
+
+def guard_answer(words: Mapping[str, str], messages: Any) -> str:
+    """What a guard model of the form of Llama Guard answers: `unsafe` and the categories of the words that the last message has, or `safe`.
+
+    Args:
+        words: the category of each word.
+    """
+    last = messages[-1] if isinstance(messages, list) and messages and isinstance(messages[-1], dict) else {}
+    content = last.get("content") or ""
+    judged = (content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)).lower()
+    codes = [code for word, code in words.items() if word.lower() in judged]
+    return f"\n\nunsafe\n{','.join(dict.fromkeys(codes))}" if codes else "\n\nsafe"
 
 
 def _refusal(message: str, param: str, value: object = None) -> ErrorAnswer:
@@ -201,6 +218,9 @@ def planned(asked: OutputRequest, prompt: list[int], model: str, seed: int, dial
     try:
         if asked.tools:
             return _calling(asked, thoughts, draw, dialect)
+        if asked.says:
+            said = [Token(piece, "content") for piece in pieces_of(asked.says)]
+            return OutputPlan(iter(said), len(said), "stop", True)
         if asked.constraint:
             said = [Token(piece, "content") for piece in pieces_of(_constrained(asked, draw))]
             return OutputPlan(iter(thoughts + said), len(thoughts) + len(said), "stop", True)

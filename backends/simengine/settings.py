@@ -8,6 +8,7 @@ Source of the form: iteration-level models of vLLM V1, fitted within 2 % of mean
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal
 
 import msgspec
@@ -88,6 +89,9 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether chunks carry `"usage": null` until the totals come, when usage was asked for."""
     reasoning: bool = False
     """Whether the model reasons before it answers a chat, unless the request turns it off; vLLM's `--reasoning-parser`."""
+    guard: Mapping[str, str] = MappingProxyType({})
+    """Words with their categories, such as `S9`: the engine answers chats as a guard model of the form of Llama Guard does. Empty for an
+    engine that answers with words."""
     seed: int = 0
     faults: tuple[FaultRule, ...] = ()
     kv_events: str | None = None
@@ -121,6 +125,8 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("replays of KV events need KV events")
         if self.transfer_tokens_s <= 0 or self.lease_s <= 0:
             raise ValueError("transfer_tokens_s and lease_s must be positive")
+        if not all(word and code and "," not in code and code.isprintable() for word, code in self.guard.items()):
+            raise ValueError("guard: a word or its category is empty or unprintable")
         if self.load_push is not None and self.dialect != "sglang":
             raise ValueError("only dialect sglang pushes its load")
 

@@ -5,23 +5,36 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
+from pydantic import BaseModel
 
 from backends.lora.digest import REMEDY, NotAnAdapter, difference, readable, readable_digest
 from gateway.cli.connection import DEFAULT_CONFIG, TOKEN_VARIABLE, Config, StoreOptions
+from gateway.cli.detectors import detectors_in_words
 from gateway.cli.policy_names import unknown_tenants
 from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
 from gateway.cli.similar_questions import similar_questions
+from gateway.config.guards import KINDS
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.pools import LoraSettings
-from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_alerts_secret, read_reference, read_rollouts_secret
+from gateway.config.read_secrets import (
+    SecretError,
+    WeakSecret,
+    detector_secret,
+    read_admin_token,
+    read_alerts_secret,
+    read_detector_secret,
+    read_reference,
+    read_rollouts_secret,
+)
 from gateway.docs_links import docs_base, linked
 from gateway.fleet.sources import clashes_in_files, problems_in_files
 from gateway.importing.plan import DOCUMENT_FILE, BadDocument, read_document
@@ -191,6 +204,7 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
         lines.append(f"{about}, {count} backend{'s' * (count != 1)}{discovery}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
         lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}{_unchecked(lora)}" for lora in pool.loras]
+    lines += detectors_in_words(settings)
     lines += [f"tokens of {entry.issuer} for {', '.join(entry.audiences)}" for entry in settings.auth.jwt]
     for policy in policies.policies() if policies is not None else ():
         scope = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
@@ -214,6 +228,7 @@ def _missing_secrets(settings: Settings) -> list[str]:
         "alerts.webhook.secret": None if settings.alerts.webhook is None else settings.alerts.webhook.secret,
     }
     references |= {f"pools[{i}].api_key": pool.api_key for i, pool in enumerate(settings.pools)}
+    references |= dict(detector_secret(settings, name) for name in settings.guards.detectors)
     notes = []
     for path, reference in references.items():
         try:
@@ -254,6 +269,8 @@ def _weak_secrets(settings: Settings, located: Located) -> list[Problem]:
         ("rollouts", "webhook", "secret"): read_rollouts_secret,
         ("alerts", "webhook", "secret"): read_alerts_secret,
     }
+    for name in settings.guards.detectors:
+        readers["guards", "detectors", name, "secret"] = partial(read_detector_secret, name=name)
     problems = []
     for path, reader in readers.items():
         try:
@@ -405,9 +422,15 @@ def reference_sections() -> dict[str, str]:
         "policy": field_table(PolicyDocument),
         "rollout": field_table(RolloutDocument),
         "prompt": field_table(PromptDocument),
+        "detectors": "\n".join(_kind_table(kind) for kind in KINDS),
         "example settings": _fenced((EXAMPLE / "settings-complete.yaml").read_text(encoding="utf-8")),
         "example policy": _fenced((EXAMPLE / "acme.yaml").read_text(encoding="utf-8")),
     }
+
+
+def _kind_table(kind: type[BaseModel]) -> str:
+    (name,) = get_args(kind.model_fields["kind"].annotation)
+    return f"#### `{name}`\n\n{field_table(kind)}"
 
 
 def command_sections() -> dict[str, str]:

@@ -109,10 +109,11 @@ class ImportRun:
         key = self._existing_key(wanted)
         if key is None:
             body = {"project": wanted.project, "label": wanted.label, "expires_unix": expires_unix, "rights": _rights(wanted)}
+            body |= {"tags": wanted.tags} if wanted.tags else {}
             key = self._client.post(f"{API}/tenants/{segment(wanted.tenant)}/keys", body)
             self._report("made", "key", name, id=key["id"], key=key["key"])
         elif _differs(key, wanted, expires_unix):
-            self._report("differs", "key", name, "it is there with another expiry, other models or another class", id=key["id"])
+            self._report("differs", "key", name, "it is there with another expiry, other models, tags or another class", id=key["id"])
         else:
             self._report("kept", "key", name, id=key["id"])
         for limit in wanted.limits:
@@ -204,7 +205,8 @@ def _rights(key: ImportedKey) -> dict[str, Any]:
 def _differs(key: dict[str, Any], wanted: ImportedKey, expires_unix: float | None) -> bool:
     rights = key["rights"]
     existing = key["expires_unix"], _sorted(rights["models"]), rights.get("priority_class")
-    return existing != (expires_unix, _sorted(wanted.models), wanted.priority_class)
+    lacks_tags = any(key["tags"].get(name) != value for name, value in wanted.tags.items())
+    return lacks_tags or existing != (expires_unix, _sorted(wanted.models), wanted.priority_class)
 
 
 def _sorted(names: list[str] | None) -> list[str] | None:

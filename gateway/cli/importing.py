@@ -61,6 +61,7 @@ def litellm(
         out.print(f"left: {remark}", markup=False, soft_wrap=True)
     counts = (
         f"{len(plan.pools)} pools, {len(plan.models)} models, {len(plan.limits)} limits, {len(plan.prices)} prices, {len(plan.keys)} keys"
+        + (f", {len(plan.guards)} guard rules" if plan.guards else "")
     )
     out.print(
         f"carried: {counts}; left: {len(set(plan.left))}" if plan.pools else "no model could be carried; nothing was written", markup=False
@@ -76,6 +77,7 @@ def _write(plan: ImportPlan, config: Path, folder: Path) -> None:
     except OSError as error:
         fail(f"{folder} cannot be written: {error.strerror}", code=2)
     names = {name for pool in plan.pools for name in _variables(pool)}
+    names |= {url[2:].partition("}")[0] for detector in plan.detectors.values() if (url := str(detector.get("url"))).startswith("${")}
     reading = read_settings(folder / SETTINGS_FILE, dict.fromkeys(names, STAND_IN))
     problems = list(reading.problems)
     if reading.settings is not None:

@@ -196,6 +196,7 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     yield from _password(written, at)
     yield from _password(written, ("cache", "store"))
     yield from _similar_questions(written)
+    yield from _detectors(written)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
         yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
@@ -214,6 +215,16 @@ def _similar_questions(written: RawSettings) -> Iterator[Problem]:
         at: Path_ = ("cache", "semantic", name)
         if (pool := written.text(*at)) and pool not in pools:
             yield located.problem(at, f"there is no pool {pool!r}", suggestion(pool, pools))
+
+
+def _detectors(written: RawSettings) -> Iterator[Problem]:
+    """Refuses a detector of a pool that there is not."""
+    pools = [written.text("pools", i, "name") for i in range(written.count("pools"))]
+    detectors = written.value("guards", "detectors")
+    for name in detectors if isinstance(detectors, dict) else ():
+        at: Path_ = ("guards", "detectors", name, "pool")
+        if (pool := written.text(*at)) and pool not in pools:
+            yield written.located.problem(at, f"there is no pool {pool!r}", suggestion(pool, pools))
 
 
 def _store(written: RawSettings) -> Iterator[Problem]:

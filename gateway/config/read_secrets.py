@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from gateway.config.addresses import sqlite_file
+from gateway.config.guards import GuardModelSettings, GuardWebhookSettings
 from gateway.config.load import SecretReference, Settings
 from gateway.config.settings import WebhookSettings
 from tenancy.keys import Pepper
@@ -115,7 +116,7 @@ def read_hook_secrets(settings: Settings) -> HookSecrets:
 
 
 def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
-    """Read every secret that a start needs: pepper, admin token, secrets of the webhooks, keys of the pools.
+    """Read every secret that a start needs: pepper, admin token, secrets of the webhooks, keys of the pools, secrets of the detectors.
 
     Raises:
         SecretError: a secret is missing or too weak.
@@ -127,6 +128,33 @@ def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
     for pool in settings.pools:
         if pool.api_key is not None:
             read_reference(pool.api_key, settings.base_dir, os.environ)
+    for name in settings.guards.detectors:
+        read_detector_secret(settings, name)
+
+
+def read_detector_secret(settings: Settings, name: str) -> str | None:
+    """The secret of a detector of `guards.detectors`: its bearer token, or the key of the signature on its messages; None without one.
+
+    Raises:
+        SecretError: the secret is configured and missing.
+        WeakSecret: the key of a signature is too short.
+    """
+    path, reference = detector_secret(settings, name)
+    if reference is None:
+        return None
+    secret = read_reference(reference, settings.base_dir, os.environ)
+    if isinstance(settings.guards.detectors[name], GuardWebhookSettings):
+        _check_length(path, secret)
+    return secret
+
+
+def detector_secret(settings: Settings, name: str) -> tuple[str, SecretReference | None]:
+    """The reference to a detector's secret, with its path; None where it has none."""
+    detector = settings.guards.detectors[name]
+    path = f"guards.detectors.{name}"
+    if isinstance(detector, GuardWebhookSettings):
+        return f"{path}.secret", detector.secret
+    return f"{path}.api_key", None if isinstance(detector, GuardModelSettings) else detector.api_key
 
 
 def read_rollouts_secret(settings: Settings) -> bytes | None:
@@ -143,9 +171,13 @@ def _hook_secret(path: str, webhook: WebhookSettings | None, settings: Settings)
     if webhook is None:
         return None
     secret = read_reference(webhook.secret, settings.base_dir, os.environ)
+    _check_length(path, secret)
+    return secret.encode()
+
+
+def _check_length(path: str, secret: str) -> None:
     if len(secret) < MIN_TOKEN_CHARS:
         raise WeakSecret(f"{path} holds fewer than {MIN_TOKEN_CHARS} characters; make one with: openssl rand -hex 32")
-    return secret.encode()
 
 
 def _pepper_beside(database: Path, *, anew: bool) -> bytes:

@@ -5,26 +5,21 @@ public the image is refused; else the connection goes to an address that was che
 in the `Host` header and in TLS, whose certificate must be for that name. A redirect is a new URL: it is checked like the first one. No
 cookie is kept, because hosts behind one address would get each other's.
 
-Names are resolved in threads of this module. uvloop has two threads for the names of all connections, and a host of images whose name
-servers do not answer would keep the names of engines waiting.
-
 httpx is imported by the first fetch, in a thread, because no worker needs it to start (decision 0003).
 """
 
 import asyncio
 import base64
 import re
-import socket
 import ssl
-import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from backends.reach import is_public
 from gateway.config.trust import verify_for
+from gateway.http.checked_address import AddressRefused, Resolve, Resolver, checked_address, no_cookies, request_to
 from policies.image_urls import PORTS, ImageUrls
 
 if TYPE_CHECKING:
@@ -38,8 +33,6 @@ MAX_AT_ONCE: Final = 32
 """Fetches of a worker at the same time, so that slow hosts hold neither all its memory nor its file descriptors."""
 MAX_OF_TENANT: Final = 8
 """Fetches of one tenant in a worker at the same time."""
-MAX_LOOKUPS: Final = MAX_AT_ONCE
-"""Threads that resolve names. A thread cannot be stopped, so one whose fetch was given up counts until the resolver answers."""
 FREE_PIECES: Final = 1000
 """Pieces of any size that an image may come in; a piece costs about 50 µs of the worker's time."""
 MEAN_PIECE_BYTES: Final = 256
@@ -58,9 +51,6 @@ _URL: Final = re.compile(r"https?://[!-.0->A-\[\]-~]+(?:[/?#][!-\[\]-~]*)?", re.
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HEADERS: Final = {"accept": "image/*", "accept-encoding": "identity", "user-agent": "tidegate"}
 
-Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""The addresses of a host's name; raises OSError where it has none."""
-
 
 class ImageRefused(Exception):
     """An image that was not fetched.
@@ -78,49 +68,6 @@ class ImageRefused(Exception):
         self.reason = reason
         self.detail = detail or reason
         self.again = again
-
-
-class Resolver:
-    """Asks the system's resolver for the addresses of names, each once, in daemon threads, so that none holds up the worker's end.
-
-    Args:
-        ask: `socket.getaddrinfo`; another one in tests alone.
-    """
-
-    def __init__(self, ask: Callable[..., list[Any]] = socket.getaddrinfo, most: int = MAX_LOOKUPS) -> None:
-        self._ask = ask
-        self._places = asyncio.Semaphore(most)
-
-    async def __call__(self, host: str, port: int) -> list[str]:
-        """The addresses of a name. Raises OSError where it has none."""
-        await self._places.acquire()
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[Any]] = loop.create_future()
-
-        def answered(found: list[Any] | None, error: Exception | None) -> None:
-            self._places.release()
-            if answer.done():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(found or [])
-
-        def look_up() -> None:
-            found, failed = None, None
-            try:
-                found = self._ask(host, port, type=socket.SOCK_STREAM)
-            except Exception as error:  # noqa: BLE001 - raised again where the answer is awaited
-                failed = error
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(answered, found, failed)
-
-        try:
-            threading.Thread(target=look_up, name="image-host", daemon=True).start()
-        except RuntimeError as error:
-            self._places.release()
-            raise OSError(f"the name cannot be resolved now: {error}") from None
-        return list(dict.fromkeys(str(address[4][0]) for address in await answer))
 
 
 def image_type(data: bytes) -> str | None:
@@ -143,7 +90,7 @@ class ImageFetcher:
         may_reach: Callable[[str], bool] = is_public,
         trust: Callable[[], ssl.SSLContext | bool] = lambda: verify_for("https:"),
     ) -> None:
-        self._resolve = Resolver() if resolve is None else resolve
+        self._resolve = Resolver(most=MAX_AT_ONCE) if resolve is None else resolve
         self.may_reach = may_reach
         self._trust = trust
         self._tls: ssl.SSLContext | bool | None = None
@@ -195,16 +142,13 @@ class ImageFetcher:
         return self._trust()
 
     async def _followed(self, url: str, rules: ImageUrls, take: "Take") -> str:
-        from http.cookiejar import CookieJar, DefaultCookiePolicy
-
         import httpx
 
         assert self._tls is not None
         transport = httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
-        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
         # the timeout of the whole fetch counts; this one ends a single step that hangs
         async with httpx.AsyncClient(
-            transport=transport, headers=_HEADERS, cookies=no_cookies, timeout=rules.within_s, trust_env=False
+            transport=transport, headers=_HEADERS, cookies=no_cookies(), timeout=rules.within_s, trust_env=False
         ) as client:
             target, secure = url, False
             for _ in range(MAX_REDIRECTS + 1):
@@ -235,14 +179,12 @@ class ImageFetcher:
                 "its host is not in the policy's list (image_urls.hosts); send the image as a data: URL, or ask the operator"
             )
         try:
-            addresses = await self._resolve(host, port)
+            address = await checked_address(self._resolve, self.may_reach, host, port)
+        except AddressRefused as refused:
+            raise ImageRefused("its host has no public address; send the image as a data: URL", detail=f"{host} {refused}") from None
         except (OSError, UnicodeError) as error:
             raise ImageRefused("the name of its host was not found; check the URL", detail=f"{host}: {error}", again=True) from None
-        if not addresses or not all(map(self.may_reach, addresses)):
-            detail = f"{host} has the addresses {', '.join(addresses) or 'none'}"
-            raise ImageRefused("its host has no public address; send the image as a data: URL", detail=detail)
-        headers = {"host": url.netloc.decode("ascii")}
-        return client.build_request("GET", url.copy_with(host=addresses[0]), headers=headers, extensions={"sni_hostname": host})
+        return request_to(client, "GET", url, address, {})
 
 
 Take = Callable[[int], None]

@@ -78,6 +78,7 @@ _WHY: Final = {
     "extra_headers": "engines get no headers but ours",
     "headers": "engines get no headers but ours",
     "drop_params": "unknown parameters go on or are refused by the engine's dialect, see docs/reference/engines.md",
+    "guardrails": "write the rules in for_model.NAME.guards of the policy, where they apply to every request for the model",
     "litellm_credential_name": "write the pool's api_key as {env: NAME}",
     **dict.fromkeys(("n", "extra_body"), _PARAMETER),
 }

@@ -9,8 +9,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from gateway.importing.plan import NO_PERIOD, ImportPlan, limit_of, nanousd, period, period_in_words, slug, whole
+from policies.guards_shown import GUARD_TAG
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
+from tenancy.keys import MAX_TAGS, TAG_NAME
 from tenancy.limits import Level, LimitWindow, Meter, Scope, Window
 
 TEAMLESS: Final = "without-team"
@@ -21,7 +23,7 @@ RATES: Final = {
     "tpm_limit": (Meter.TOKENS, Window.MINUTE),
     "max_parallel_requests": (Meter.CONCURRENT_REQUESTS, Window.NOW),
 }
-_READ: Final = {*RATES, "max_budget", "budget_duration", "models", "team_id", "team_alias", "key_alias", "expires", "blocked"}
+_READ: Final = {*RATES, "max_budget", "budget_duration", "models", "team_id", "team_alias", "key_alias", "expires", "blocked", "guardrails"}
 BOOKS: Final = frozenset(
     {"spend", "created_at", "updated_at", "created_by", "updated_by", "budget_reset_at", "last_refreshed_at", "last_active", "key_name"}
     | {"token", "token_id", "soft_budget_cooldown", "model_spend", "rotation_count", "team_member_count", "keys_count"}
@@ -44,6 +46,9 @@ def carry_teams(source: Located, plan: ImportPlan) -> dict[str, str]:
         models = _models(source, plan, path, team)
         if models is not None:
             plan.policies[name] = models
+        plan.tenant_guards[name] = _guardrails(team)
+        if tags := _tags(source, plan, path, plan.tenant_guards[name]):
+            plan.note(source, path, f"keys of this team have the tags {_shown(tags)}; give them to later ones too")
         for limit in _limits(source, plan, path, team, Scope(Level.TENANT, name)):
             plan.limits.append(limit)
     _unread(source, plan, "teams", (team for _, team in teams))
@@ -71,10 +76,41 @@ def carry_keys(source: Located, plan: ImportPlan, tenants: dict[str, str]) -> No
         models = _models(source, plan, path, key)
         if models is not None:
             entry["models"] = models
+        of_team = [name for name in plan.tenant_guards.get(entry["tenant"], ()) if name in plan.guard_names]
+        tags = _tags(source, plan, path, [*of_team, *_guardrails(key)])
+        if tags:
+            entry["tags"] = tags
         # a key has no id before it is made, so its limits are kept beside it
         limits = [{n: v for n, v in limit.items() if n != "scope"} for limit in _limits(source, plan, path, key, Scope(Level.KEY, "new"))]
         plan.keys.append(entry | ({"limits": limits} if limits else {}))
     _unread(source, plan, "keys", (key for _, key in keys))
+
+
+def _guardrails(entry: dict[str, Any]) -> list[str]:
+    """The guardrails that a team or key asks for: its own list, or that in its metadata."""
+    metadata = entry.get("metadata")
+    lists = (entry.get("guardrails"), metadata.get("guardrails") if isinstance(metadata, dict) else None)
+    return [name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)]
+
+
+def _tags(source: Located, plan: ImportPlan, path: Path_, names: list[str]) -> dict[str, str]:
+    """The tags of a key that ask for the rules of guardrails."""
+    tags: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        if name not in plan.guard_names:
+            plan.leave(source, (*path, "guardrails"), f"{name!r} is no guardrail that was carried")
+        for rule in plan.guard_names.get(name, ()):
+            tag = f"{GUARD_TAG}{rule}"
+            if not TAG_NAME.fullmatch(tag) or len(tags) >= MAX_TAGS:
+                why = f"the tag {tag!r} is too long, or one of more than {MAX_TAGS}; give the rule a shorter id, and the key its tag"
+                plan.leave(source, (*path, "guardrails"), why)
+            else:
+                tags[tag] = "on"
+    return tags
+
+
+def _shown(tags: dict[str, str]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in tags.items())
 
 
 def _entries(source: Located, plan: ImportPlan, name: str) -> list[tuple[Path_, dict[str, Any]]]:
@@ -140,10 +176,17 @@ def _limits(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any
     return limits
 
 
+def _only_guardrails(metadata: Any) -> bool:
+    return isinstance(metadata, dict) and metadata.keys() == {"guardrails"}
+
+
 def _unread(source: Located, plan: ImportPlan, name: str, entries: Iterable[dict[str, Any]]) -> None:
     """Record every unread field once, because all entries have the same fields."""
     counts = Counter(
-        field for entry in entries for field, value in entry.items() if field not in _READ and value not in (None, "", [], {}, False, 0)
+        field
+        for entry in entries
+        for field, value in entry.items()
+        if field not in _READ and value not in (None, "", [], {}, False, 0) and not (field == "metadata" and _only_guardrails(value))
     )
     for field, count in sorted(counts.items()):
         if field in BOOKS:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gateway.importing.litellm_fallbacks import SETTINGS as FALLBACK_SETTINGS
 from gateway.importing.litellm_fallbacks import carry_fallbacks
+from gateway.importing.litellm_guardrails import OLDER, carry_guardrails
 from gateway.importing.plan import NO_PERIOD, ImportPlan, nanousd, period, period_in_words, whole
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
@@ -43,6 +44,7 @@ LITELLM: Final = {
     ),
     **dict.fromkeys(("default_internal_user_params", "max_internal_user_budget", "key_generation_settings"), MINTED),
     "drop_params": "unknown parameters go on or are refused by the engine's dialect; see docs/reference/engines.md",
+    "guardrails": OLDER,
     "modify_params": "requests are not changed to suit an engine",
     "ssl_verify": "certificates of engines are always verified, against the system's authorities",
 }
@@ -63,27 +65,28 @@ GENERAL: Final = {
 }
 TOP: Final = {
     "environment_variables": "set them where the process is started; their values are not copied",
-    "guardrails": "there are no guardrails yet",
     "mcp_servers": "tools are not served",
     "credential_list": "keys of engines are {env: NAME} in a pool; their values are not copied",
     "vector_store_registry": "vector stores are not served",
     "callback_settings": TRACING,
     "include": "import the included files too, or put them into one",
 }
-SECTIONS: Final = ("model_list", "router_settings", "litellm_settings", "general_settings")
+SECTIONS: Final = ("model_list", "router_settings", "litellm_settings", "general_settings", "guardrails")
 
 
 def carry_sections(source: Located, plan: ImportPlan) -> None:
-    """Fill aliases, timeouts and limits from every section but `model_list`."""
+    """Fill aliases, timeouts, limits and guard rules from every section but `model_list`."""
     for key in source.data:
         if key not in SECTIONS:
             plan.leave(source, (key,), TOP.get(key, "has no counterpart"))
     _section(source, plan, "router_settings", {"model_group_alias": _aliases, "timeout": _timeout}, ROUTER)
     timeout = _weaker_timeout if source.value("router_settings", "timeout") is not None else _timeout
     budget = {"max_budget": _budget, "budget_duration": _budget_period}
-    _section(source, plan, "litellm_settings", {"request_timeout": timeout, **budget}, LITELLM)
+    hooks = dict.fromkeys(("callbacks", "success_callback", "failure_callback"), _callbacks)
+    _section(source, plan, "litellm_settings", {"request_timeout": timeout, **budget, **hooks}, LITELLM)
     _section(source, plan, "general_settings", {"global_max_parallel_requests": _parallel}, GENERAL)
     carry_fallbacks(source, plan)
+    carry_guardrails(source, plan)
 
 
 Carry = Callable[[Located, ImportPlan, Path_, Any], None]
@@ -155,6 +158,24 @@ def _budget(source: Located, plan: ImportPlan, path: Path_, value: Any) -> None:
 def _budget_period(source: Located, plan: ImportPlan, path: Path_, _value: Any) -> None:
     if source.value("litellm_settings", "max_budget") is None:
         plan.leave(source, path, "says for how long, and no max_budget says how much")
+
+
+GUARDING: Final = frozenset({"presidio", "hide_secrets", "detect_prompt_injection", "llmguard_moderations", "llamaguard_moderations"}) | {
+    "lakera_prompt_injection",
+    "google_text_moderation",
+    "openai_moderations",
+    "banned_keywords",
+}
+"""Callbacks that guard requests."""
+
+
+def _callbacks(source: Located, plan: ImportPlan, path: Path_, value: Any) -> None:
+    named = [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
+    guarding = [name for name in named if name in GUARDING]
+    if guarding:
+        plan.leave(source, path, f"{', '.join(guarding)}: {OLDER}")
+    if len(guarding) < len(named) or not named:
+        plan.leave(source, path, TRACING)
 
 
 def _parallel(source: Located, plan: ImportPlan, path: Path_, value: Any) -> None:

@@ -73,6 +73,14 @@ class ImportPlan(msgspec.Struct):
     keys: list[dict[str, Any]] = []
     limits: list[dict[str, Any]] = []
     prices: list[dict[str, Any]] = []
+    guards: list[dict[str, Any]] = []
+    """The guard rules of the policy for everyone."""
+    detectors: dict[str, dict[str, Any]] = {}
+    """`guards.detectors` of the settings."""
+    guard_names: dict[str, list[str]] = {}
+    """By the names of the source's guardrails: the rules that keys and requests have to ask for; none where they apply anyway."""
+    tenant_guards: dict[str, list[str]] = {}
+    """Guardrails of the source that all keys of a tenant ask for."""
     left: list[Remark] = []
     notes: list[Remark] = []
 
@@ -222,6 +230,7 @@ class ImportedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority_class: Literal["critical", "interactive", "default", "batch"] | None = None
     """The highest class of its requests."""
     limits: list[KeyLimit] = []
+    tags: dict[str, str] = {}
 
     def expires_unix(self) -> float | None:
         """The expiry in seconds since 1970; None for never. Raises ValueError for a text that is no moment."""
@@ -322,6 +331,7 @@ def files_of(plan: ImportPlan, source: str) -> dict[str, str]:
     secrets = {"admin_token": {"file": TOKEN_FILE}}
     settings: dict[str, Any] = {"policies": POLICIES_FOLDER, "secrets": secrets, "pools": plan.pools}
     settings |= {"engines": plan.engines} if plan.engines else {}
+    settings |= {"guards": {"detectors": plan.detectors}} if plan.detectors else {}
     files = {
         SETTINGS_FILE: head + _yaml(settings),
         f"{POLICIES_FOLDER}/everyone.yaml": head + _yaml(_policy(plan, EVERYONE, list(plan.models))),
@@ -353,6 +363,8 @@ def _policy(plan: ImportPlan, tenant: str, models: list[str]) -> dict[str, Any]:
     policy: dict[str, Any] = {"tenant": tenant, "models": [_model(plan, name, models) for name in models]}
     if plan.routing and tenant == EVERYONE:
         policy["routing"] = plan.routing
+    if plan.guards and tenant == EVERYONE:
+        policy["guards"] = {"rules": plan.guards}
     treatments = {name: plan.treatments[name] for name in models if name in plan.treatments}
     return policy | ({"for_model": treatments} if treatments and tenant == EVERYONE else {})
 

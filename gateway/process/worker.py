@@ -54,6 +54,7 @@ from gateway.telemetry.refused_connections import RefusedConnections
 from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
+from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks
 from gateway.wiring.requests import deps_for
@@ -149,6 +150,7 @@ class _Worker:
         self._books: LimitBooks | None = None
         self._rollouts: RolloutWatch | None = None
         self._revoked = RevokedAnswers()
+        self._detectors = GuardDetectors()
         self._addresses = AddressLimits(AddressBounds(**settings.data.per_address.model_dump()), time.monotonic)
 
     async def run(self) -> None:
@@ -209,6 +211,7 @@ class _Worker:
         counters = await books.open(run_dir, lambda: deps.live.directory)
         answer_cache, close_answers = await answers_for(settings, pepper)
         stack.push_async_callback(close_answers)
+        stack.push_async_callback(self._detectors.close)
         deps = self._deps = deps_for(
             settings,
             policies,
@@ -225,7 +228,9 @@ class _Worker:
             count_prefix=self._metrics.count_prefix,
             guessed=await guessed_vocabularies_for(settings),
             answers=answer_cache,
+            detectors=self._detectors,
         )
+        await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)
         if (decision_log := decision_log_for(settings)) is not None:
             stack.push_async_callback(decision_log.close)

@@ -43,7 +43,7 @@ def fall_back(fault: Fault, grant: Grant, exchange: Exchange, story: Story, deps
     """
     chain, first = story.asked.chain, story.first or story
     over = exchange.finished or exchange.gone or fault.kind in OVER
-    if chain is None or story.attempt.events or story.tried.suspicion is Suspicion.CONFIRMED or over:
+    if chain is None or story.attempt.begun or story.tried.suspicion is Suspicion.CONFIRMED or over:
         raise fault
     waited_s = deps.clock() - story.body_at
     in_time = waited_s < first.asked.asked_wait_s and deps.clock() < story.asked.end_at

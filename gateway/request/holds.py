@@ -50,14 +50,16 @@ class OpenHold(msgspec.Struct, eq=False):
         attempt = story.attempt
         if story.looked_up.hit is not None:
             return hit(story.looked_up.hit)
-        if attempt.usage is not None:
+        if attempt.usage is not None and not attempt.held:
             part = story.looked_up.part
             return settled(attempt.usage if part is None else Usage(attempt.usage.prompt_tokens + part.prompt_tokens, 0))
         fault = story.settled.fault
         # the prompt, if not more, was computed for a caller that leaves after an engine was called; not for a request that was
         # preempted, or that no engine has worked on
         called = story.tried.attempts > max(story.placed.pulled_back, story.placed.returned) or story.tried.prefill
-        if attempt.events or (fault is not None and fault.kind is Kind.CLIENT_GONE and called):
+        if attempt.cut is not None:
+            return estimated(attempt.cut)
+        if attempt.begun or (fault is not None and fault.kind is Kind.CLIENT_GONE and called):
             return estimated(Usage(self.prompt_tokens, min(attempt.delivered, self.output_most)))
         return RELEASED
 

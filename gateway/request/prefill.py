@@ -88,7 +88,7 @@ async def with_prefill(attempt: Attempt) -> Fault | None:
             if fault is None or not by_prefill:
                 return fault
             tried.backend = prefill.id
-            spent, answer_begun = (deps.clock() - begun) / attempt.timeouts.first_event_s, story.attempt.events > 0
+            spent, answer_begun = (deps.clock() - begun) / attempt.timeouts.first_event_s, story.attempt.begun
             if not may_retry(fault.kind, retries=len(tried.failed), answer_begun=answer_begun, spent_share=spent, budget=budget):
                 return fault
             if decode.role != "both" and not candidates:

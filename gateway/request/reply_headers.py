@@ -61,7 +61,7 @@ def _routing_headers(story: Story, usage: Usage | None, now: float) -> list[Head
 
     A head that a heartbeat has forced out says nothing of the backend: another one may still give the answer.
     """
-    asked, placed, tried, answered = story.asked, story.placed, story.tried, story.attempt.events > 0
+    asked, placed, tried, answered = story.asked, story.placed, story.tried, story.attempt.begun
     headers = [
         (b"x-tidegate-pool", placed.pool.encode()),
         (b"x-tidegate-revision", placed.revision.encode()),

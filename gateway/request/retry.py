@@ -94,7 +94,7 @@ class RetryState:
             return True  # nothing was sent, so the next attempt is no retry
         # an adapter's load has its own time limit, and says nothing about the speed of answers
         share = self._share = (now - self._first_at - story.lora_wait_s) / first_token_s
-        begun, budget, retries = story.attempt.events > 0, deps.budget, len(tried.failed)
+        begun, budget, retries = story.attempt.begun, deps.budget, len(tried.failed)
         allowed = attempt.may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=share, budget=budget)
         if tried.suspicion or not remaining or not allowed:
             self._spent = tried.suspicion > Suspicion.NONE or tried.failed != () or not budget.allows()
@@ -114,7 +114,7 @@ class RetryState:
         """
         story, tried, placed, deps = self._story, self._story.tried, self._story.placed, self._deps
         chain, charge, budget = story.asked.chain, tried.charge, deps.budget
-        if fault.kind not in LOST or tried.suspicion or story.attempt.events or charge is None:
+        if fault.kind not in LOST or tried.suspicion or story.attempt.begun or charge is None:
             return False
         if chain is not None and (chain.has_for(fault.kind) or chain.has_for(Kind.NO_BACKEND)):
             return False

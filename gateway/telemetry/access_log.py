@@ -112,6 +112,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     caller_request_id: str = ""
     cache: str = ""
     saved_tokens: int = 0
+    caller_ttft_us: int | None = None
     guard: str = ""
     guard_by: str = ""
     guard_direction: str = ""
@@ -212,6 +213,7 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
         record.request_id if record.request_id != gateway_id else "",
         f"{record.cache}:{record.not_kept}" if record.not_kept else record.cache,
         record.saved.total_tokens,
+        None if record.caller_ttft_s is None else int(record.caller_ttft_s * 1e6),
         *(() if record.guards is None else _guarded(record.guards)),
     )
 

@@ -3,9 +3,10 @@
 On the hot path there are only dicts, lists and `bisect`: how numbers become Prometheus text is `telemetry.exposition`,
 which runs in the admin process. Knows nothing of HTTP, sockets or the reader of a snapshot.
 
-`count_wait`, `count_steps`, `count_policy`, `count_cache` and `count_guards` count rarer things for `Metrics`: waits in the queue,
-degradations, fallbacks and service levels (SLO), the answer cache, guard rules. `merge` adds the snapshots of several processes. The bounds
-of label values (requirement R38) are in `telemetry.cells`.
+The numbers of a family are `telemetry.cells.Cells`. `merge` adds the snapshots of several processes.
+
+Bounds (requirement R38): label values come from closed sets or bounded name sets, and every family has a ceiling of
+`MAX_SERIES` exposed series. At the ceiling the least important labels become `_other`; nothing is refused or lost.
 """
 
 from bisect import bisect_left
@@ -16,28 +17,27 @@ from typing import Final
 import msgspec
 
 from backends.lora.loader import LoadDone
-from cache.eligible import NOT_KEPT, SIMILAR_REASONS
 from cache.ports import StoreFigures
 from cache.semantic.ports import IndexFigures
-from domain.usage import NO_USAGE
-from gateway.guards.facts import GuardRecord
 from gateway.ledger.reconcile import LimitsState
-from gateway.queue.refusals import REFUSALS, SERVED
 from gateway.record import OK, Record
-from gateway.request.degrade import STEPS
-from gateway.telemetry.cells import MAX_LABEL_CHARS, MAX_NAMES, Cells, model_label, named
+from gateway.telemetry.cells import (
+    MAX_LABEL_CHARS,
+    MAX_NAMES,
+    Cells,
+    count_cache,
+    count_guards,
+    count_policy,
+    count_steps,
+    count_wait,
+    model_label,
+    named,
+)
 from gateway.telemetry.families import (
     ATTEMPTS,
-    CACHE_BYPASSED,
-    CACHE_BYPASSES,
     CACHE_INDEX_LOST,
     CACHE_LOSSES,
     CACHE_LOST,
-    CACHE_NOT_KEPT,
-    CACHE_RESULTS,
-    CACHE_SAVED,
-    CACHE_SAVED_COST,
-    CACHE_SIMILAR,
     CLASS_RESULT_AT,
     CLASSES,
     CLOSING_AT,
@@ -49,22 +49,14 @@ from gateway.telemetry.families import (
     DECISION_BOUNDS_S,
     DECISION_TIME,
     DECISIONS,
-    DEGRADED,
     DETECTOR_QUESTIONS,
     DETECTOR_RESULTS,
     DETECTOR_SECONDS,
     DURATION,
     DURATION_BOUNDS_S,
     ENDPOINTS,
-    FALLBACKS,
     FAMILIES,
     GIVEN_UP,
-    GUARD_DIRECTIONS,
-    GUARD_FAILURES,
-    GUARD_FINDINGS,
-    GUARD_MODES,
-    GUARD_VERDICTS,
-    GUARD_WORDS,
     HEDGES,
     HOLDS,
     INDEX_EVICTED,
@@ -75,7 +67,6 @@ from gateway.telemetry.families import (
     LEDGER,
     LOAD_GAPS,
     LOAD_REPORTS,
-    LOOKED_UP,
     LORA_CALL_WORDS,
     LORA_CALLS,
     LORA_REQUESTS,
@@ -87,10 +78,6 @@ from gateway.telemetry.families import (
     OVERHEAD,
     OVERHEAD_BOUNDS_S,
     PREFIX_TOKENS,
-    PROMISED,
-    PULLED_BACK,
-    QUEUE_REFUSED,
-    QUEUE_WAIT,
     REFUSED_CONNECTIONS,
     REQUESTS,
     SHARED_REQUESTS,
@@ -104,84 +91,8 @@ from gateway.telemetry.families import (
     TTFT,
     TTFT_BOUNDS_S,
 )
-from policies.fallback import CONDITIONS
 from routing.schedule import Route
 from tenancy.jwt import JwtOutcome
-
-CONDITION_AT: Final[Mapping[str, int]] = {on: at for at, on in enumerate(CONDITIONS)}
-
-
-def count_wait(cells: Mapping[str, Cells], record: Record, pool: str) -> None:
-    """Count a request that waited in the queue, or was refused by it."""
-    key = (pool, record.priority_class)
-    if record.pulled_back:
-        cells[PULLED_BACK.name].cell(key)[0] += 1
-    if record.queued == SERVED:
-        waits = cells[QUEUE_WAIT.name].cell(key)
-        waits[bisect_left(DURATION_BOUNDS_S, record.queue_s)] += 1
-        waits[-1] += record.queue_s
-    elif record.queued in REFUSALS:
-        cells[QUEUE_REFUSED.name].cell(key)[REFUSALS.index(record.queued)] += 1
-
-
-def count_steps(cells: Mapping[str, Cells], record: Record, models: frozenset[str]) -> None:
-    """Count the degradation steps that were applied to a request, under the model that it asked for."""
-    model = model_label(record.asked_model or record.model, models)
-    for step in record.steps:
-        cells[DEGRADED.name].cell((model,))[STEPS.index(step.partition("=")[0])] += 1
-
-
-def count_policy(cells: Mapping[str, Cells], record: Record, models: frozenset[str]) -> None:
-    """Count a request that fell back to other models, or whose tenant has service levels."""
-    for promise, met in record.promises:
-        cells[PROMISED.name].cell((model_label(record.model, models), promise))[not met] += 1
-    for step in record.fell_back:
-        if step.to:
-            cells[FALLBACKS.name].cell((model_label(step.model, models), model_label(step.to, models)))[CONDITION_AT[step.on]] += 1
-
-
-_RESULT_AT: Final[Mapping[str, int]] = {result: at for at, result in enumerate(CACHE_RESULTS)}
-_SIMILAR_AT: Final[Mapping[str, int]] = {reason: at for at, reason in enumerate(SIMILAR_REASONS)}
-_BYPASS_AT: Final[Mapping[str, int]] = {f"bypass:{reason}": at for at, reason in enumerate(CACHE_BYPASSES)}
-
-
-def count_cache(cells: Mapping[str, Cells], record: Record, tenant: str) -> None:
-    """Count a request of a tenant whose policy has an answer cache."""
-    if (at := _RESULT_AT.get(record.cache)) is not None:
-        cells[LOOKED_UP.name].cell((tenant,))[at] += 1
-    elif (at := _BYPASS_AT.get(record.cache)) is not None:
-        cells[CACHE_BYPASSED.name].cell((tenant,))[at] += 1
-    if record.not_kept:
-        cells[CACHE_NOT_KEPT.name].cell((tenant,))[NOT_KEPT.index(record.not_kept)] += 1
-    if record.resembled:
-        cells[CACHE_SIMILAR.name].cell((tenant,))[_SIMILAR_AT[record.resembled.partition(":")[0]]] += 1
-    if record.saved is not NO_USAGE:
-        saved = cells[CACHE_SAVED.name].cell((tenant,))
-        saved[0] += record.saved.prompt_tokens
-        saved[1] += record.saved.completion_tokens
-        cells[CACHE_SAVED_COST.name].cell((tenant,))[0] += record.saved_nanousd
-
-
-_GUARD_WORD_AT: Final[Mapping[str, int]] = {word: at for at, word in enumerate(GUARD_WORDS)}
-_GUARD_MODES: Final = frozenset(GUARD_MODES)
-_GUARD_DIRECTIONS: Final = frozenset(GUARD_DIRECTIONS)
-
-
-def count_guards(cells: Mapping[str, Cells], said: GuardRecord, tenant: str, rules: set[str]) -> None:
-    """Count what guard rules said of a request and its answer.
-
-    Args:
-        rules: the ids of rules that have a label of their own. Policies bound them; a tenant that renames its rules again and again
-            would still make new ones.
-    """
-    cells[GUARD_VERDICTS.name].cell((tenant,))[_GUARD_WORD_AT[said.word]] += 1
-    for found in said.counts:
-        mode = found.mode if found.mode in _GUARD_MODES else OTHER
-        direction = found.direction if found.direction in _GUARD_DIRECTIONS else OTHER
-        cells[GUARD_FINDINGS.name].cell((tenant, named(found.rule, rules), mode, direction))[0] += found.count
-    for rule in said.failed:
-        cells[GUARD_FAILURES.name].cell((tenant, named(rule, rules)))[0] += 1
-
 
 MAX_BOUND: Final = 4096
 """Label combinations whose cells are looked up with one dict access. A cache: when full it is emptied and refilled."""

@@ -46,6 +46,7 @@ from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
 from gateway.wiring.answers import answers_in_memory
+from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.semantic import SemanticOnDemand
 from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
@@ -146,12 +147,14 @@ def deps_for(
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
     guessed: Mapping[str, Vocabulary] | None = None,
     answers: AnswerCache | None = None,
+    detectors: GuardDetectors | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
     Args:
         guessed: the tokenizers that were found for pools that name none (`gateway/wiring/guessed_tokenizers.py`); they lower no hold.
         answers: the answer cache, where it is not one in memory.
+        detectors: built here; for a caller that prepares and closes them.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -169,6 +172,7 @@ def deps_for(
     watch = Watch()
     # derived, so that one secret configures both and neither reveals the other
     salt_secret = hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest()
+    detectors = GuardDetectors() if detectors is None else detectors
     deps = Deps(
         live=live,
         clock=time.monotonic,
@@ -216,7 +220,9 @@ def deps_for(
         docs_url=settings.public_docs,
         tokens=tokens,
         answers=answers if answers is not None else answers_in_memory(settings, pepper),
+        detectors=detectors,
     )
+    detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)
     return deps
 

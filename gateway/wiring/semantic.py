@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from backends.fetch import FetchError, fetch
 from cache.ports import Selection
 from domain.ask import Endpoint
 from gateway.answers.cache import SimilarState
 from gateway.config.cache import SemanticSettings
 from gateway.config.load import Settings
 from gateway.deps import Deps
+from gateway.wiring.pool_calls import PoolCalls
 
 if TYPE_CHECKING:
     from cache.embedders.packaged import PackagedModel
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 AGAIN_S: Final = 30.0
 """After what could not be made ready, the next try comes no sooner."""
 JUDGE_S: Final = 60.0
-MAX_REPLY_BYTES: Final = 16 * 1024**2
 PATIENT_S: Final = 10.0
 """For vectors that no request waits for."""
 ENDING_S: Final = 0.5
@@ -137,38 +136,6 @@ def _packaged_model() -> "PackagedModel":
     from cache.embedders.packaged import PackagedModel
 
     return PackagedModel()
-
-
-class PoolCalls:
-    """Small calls to the engines of one pool, in turn: they are too short to place.
-
-    Args:
-        path: the route that is asked.
-        timeout_s: how long a call may take.
-    """
-
-    def __init__(self, deps: Deps, pool: str, path: str, timeout_s: float) -> None:
-        self._deps = deps
-        self._pool = pool
-        self._path = path
-        self._timeout_s = timeout_s
-        self._next = 0
-
-    async def post(self, body: bytes) -> tuple[int, bytes]:
-        """The status and body of the reply. Raises OSError where no backend can be asked, or none answers in time."""
-        deps, up = self._deps, self._deps.live.fleet.pools[self._pool].up
-        if not up:
-            raise OSError(f"no backend of pool {self._pool} is up")
-        self._next += 1
-        upstream = deps.upstreams.get(up[self._next % len(up)].id)
-        if upstream is None:
-            raise OSError(f"a backend of pool {self._pool} has just left")
-        own_id, most = deps.new_id(), MAX_REPLY_BYTES
-        try:
-            reply = await fetch(upstream, self._path, timeout_s=self._timeout_s, max_bytes=most, body=body, request_id=own_id)
-        except FetchError as error:
-            raise OSError(str(error)) from None
-        return reply.status, reply.body
 
 
 def _of_pool(name: str, timeout_s: float, deps: Deps) -> "Embedder":

@@ -225,14 +225,18 @@ _KIND: Final[dict[type, str]] = {dict: "mapping", list: "list"}
 def _known_keys(model: type[BaseModel], located: Located, path: Path_) -> list[str]:
     """The keys that may stand at `path`."""
     at: type[BaseModel] | None = model
+    models: list[type[BaseModel]] = []
     named = False  # the previous step was a field of type dict, so this one is a free name
     for depth, step in enumerate(path):
-        if isinstance(step, int) or at is None or named:
-            named = False
+        if isinstance(step, int) or at is None:
+            continue
+        if named:
+            named, at = False, _discriminated(models, located, path[: depth + 1])
             continue
         field = at.model_fields.get(step)
         named = field is not None and get_origin(field.annotation) is dict
-        at = _discriminated(_models_in(field.annotation), located, path[: depth + 1]) if field else None
+        models = _models_in(field.annotation) if field else []
+        at = _discriminated(models, located, path[: depth + 1])
     return sorted(field.alias or name for name, field in at.model_fields.items()) if at else []
 
 

@@ -179,6 +179,8 @@ class ReplyRelay(Listener):
             self._give_up(chain.fault)
         else:
             # `[DONE]` is the end for the caller; the engine's last chunk may still be on its way
+            if self._answer.cut is not None:
+                self._abort()  # guard rules ended the answer, and the engine goes on with it
             self._complete()
 
     def on_end(self) -> None:
@@ -244,10 +246,13 @@ class ReplyRelay(Listener):
         self._resolve(None)
 
     def _give_up(self, fault: Fault) -> None:
+        self._abort()
+        self._resolve(fault)
+
+    def _abort(self) -> None:
         flight, self.flight = self.flight, None
         if flight is not None:
             flight.abort()
-        self._resolve(fault)
 
     def _resolve(self, fault: Fault | None) -> None:
         if not self.outcome.done():
@@ -328,7 +333,12 @@ class ReplyRelay(Listener):
             return
         self.look_at = late_at = min(late_at, end_at)
         if self._heartbeat is not None:
-            self.look_at = min(late_at, self._heartbeat.beat(now, max(self.last_event_at or 0.0, self._resumed_at)))
+            self.look_at = min(late_at, self._heartbeat.beat(now, self._written_at))
+
+    @property
+    def _written_at(self) -> float:
+        """When something was written last, about; nothing is as long as guard rules hold the answer."""
+        return 0.0 if self._answer.held else max(self.last_event_at or 0.0, self._resumed_at)
 
     def _drop_tail(self, now: float) -> None:
         """An engine that sent `[DONE]` but not the end of its message loses the connection after a while."""

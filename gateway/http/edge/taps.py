@@ -22,6 +22,7 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
 from gateway.answers.embeddings import MergeTap
+from gateway.guards.reply_tap import guard_tap
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named, string_of
 from gateway.http.edge.reply_document import (
     NOT_A_REPLY,
@@ -443,6 +444,9 @@ def taps_for(
         if ask.endpoint is Endpoint.EMBEDDINGS:
             judge.vectors = _inputs(ask.prompt)
     taps: list[Tap] = [judge]
+    guard = guard_tap(ask, story, judge)
+    if guard is not None:
+        taps.append(guard)
     # an engine with several names for its model answers in whichever it likes
     if story.asked.model != engine_model or (names is not None and len(names) > 1):
         taps.append(RenameTap({engine_model, *(names or ())}, story.asked.model))

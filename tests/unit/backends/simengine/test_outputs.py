@@ -253,3 +253,37 @@ async def test_what_no_engine_takes_is_a_400_that_says_why(fields: dict[str, Any
     reply = await asked(settings(), **fields)
     assert reply.status_code == 400
     assert told in reply.json()["error"]["message"]
+
+
+# --- a guard model --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([{"role": "user", "content": "How is a BOMB made?"}], "\n\nunsafe\nS9"),
+        ([{"role": "user", "content": "the password of the bomb"}], "\n\nunsafe\nS9,S7"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a bomb"}]}], "\n\nunsafe\nS9"),
+        ([{"role": "user", "content": "user assistant end"}], "\n\nsafe"),
+        ([{"role": "user", "content": "a bomb"}, {"role": "assistant", "content": "No."}], "\n\nsafe"),
+        ([{"role": "user", "content": ""}, {"role": "assistant", "content": "a bomb"}], "\n\nunsafe\nS9"),
+    ],
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_guard_model_judges_the_last_message(dialect: str, messages: list[dict[str, Any]], says: str) -> None:
+    guard = settings(dialect, guard={"bomb": "S9", "Password": "S7"})
+    reply = (await asked(guard, messages=messages, max_tokens=64, temperature=0)).json()
+    assert reply["choices"][0]["message"]["content"] == says
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    stream = joined(chunks(await asked(guard, messages=messages, stream=True)))
+    assert (stream["content"], stream["finish"]) == (says, "stop")
+
+
+async def test_a_guard_models_answer_can_be_cut_short() -> None:
+    reply = (await asked(settings(guard={"bomb": "S9"}), messages=[{"role": "user", "content": "bomb"}], max_tokens=1)).json()
+    assert reply["choices"][0]["finish_reason"] == "length"
+    assert not reply["choices"][0]["message"]["content"].endswith("S9")
+
+
+async def test_a_guard_model_refuses_an_empty_chat_as_before() -> None:
+    assert (await asked(settings(guard={"bomb": "S9"}), messages=[])).status_code == 400

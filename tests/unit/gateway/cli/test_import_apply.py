@@ -97,6 +97,18 @@ def test_what_was_changed_since_is_left_and_told(port: AdminSocket, file: Path) 
     assert {one["id"]: one["amount"] for one in port.json("limit", "list")}["tenant:search:cost_usd:day"] == 20_000_000_000
 
 
+def test_tags_that_ask_for_guard_rules_are_set_and_missing_ones_are_told(port: AdminSocket, file: Path) -> None:
+    tagged = {**DOCUMENT["keys"][0], "tags": {"guard.strict": "on"}}
+    file.write_text(json.dumps({**DOCUMENT, "keys": [tagged]}))
+    _, lines = applied(port, file)
+    ci = next(line for line in lines if "'ci'" in line["name"])
+    assert port.json("key", "show", ci["id"], "--tenant", "search")["tags"] == {"guard.strict": "on"}
+    assert counts(applied(port, file)[1]).keys() == {"kept"}
+    file.write_text(json.dumps({**DOCUMENT, "keys": [{**tagged, "tags": {"guard.strict": "on", "guard.more": "on"}}]}))
+    differing = [line for line in applied(port, file)[1] if line["outcome"] == "differs"]
+    assert [(line["what"], line["id"]) for line in differing] == [("key", ci["id"])]
+
+
 def test_a_revoked_key_is_made_again_and_one_more_with_the_same_label_is_one_more(port: AdminSocket, file: Path) -> None:
     _, lines = applied(port, file)
     ci = next(line for line in lines if "'ci'" in line["name"])

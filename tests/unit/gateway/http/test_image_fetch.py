@@ -6,7 +6,6 @@ The fetcher of these tests may reach 127.0.0.1, which the product's refuses: a t
 import asyncio
 import base64
 import ssl
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ import trustme
 
 from backends.reach import is_public
 from gateway.deps import Deps
-from gateway.http.image_fetch import MAX_OF_TENANT, MAX_REDIRECTS, ImageBudget, ImageFetcher, ImageRefused, Resolver, image_type
+from gateway.http.image_fetch import MAX_OF_TENANT, MAX_REDIRECTS, ImageBudget, ImageFetcher, ImageRefused, image_type
 from policies.image_urls import ImageUrls
 from tests.scripted_server import Peer, Script, ScriptedServer, scripted
 
@@ -342,34 +341,6 @@ async def test_what_has_come_is_counted_before_the_rest_has() -> None:
         with pytest.raises(Full):
             await fetcher().fetch(urls, rules(server, within_s=60), ImageBudget(10**6, grow), "acme")
     assert grown == [one, 2 * one, 3 * one]
-
-
-async def test_names_that_nobody_resolves_hold_a_bounded_number_of_threads() -> None:
-    let_go, asked = threading.Event(), []
-
-    def ask(host: str, _port: int, type: int) -> list[Any]:
-        asked.append(host)
-        let_go.wait(60)
-        return [(type, 0, 0, "", ("93.184.216.34", 80))] * 2
-
-    resolver = Resolver(ask, most=2)
-    lookups = [asyncio.create_task(resolver(f"{at}.test", 80)) for at in range(3)]
-    while len(asked) < 2:
-        await asyncio.sleep(0.005)
-    for lookup in lookups[:2]:
-        lookup.cancel()
-    await asyncio.wait(lookups[:2])
-    await asyncio.sleep(0)
-    assert len(asked) == 2, "a thread whose asker has gone still counts"
-    let_go.set()
-    assert await lookups[2] == ["93.184.216.34"]
-
-
-async def test_the_systems_resolver_is_asked_beside_the_loops_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", None)
-    assert await Resolver()("127.0.0.1", 80) == ["127.0.0.1"]
-    with pytest.raises(OSError):
-        await Resolver(lambda *_args, **_named: (_ for _ in ()).throw(OSError("no such name")))("images.test", 80)
 
 
 async def test_a_slow_drip_ends_with_the_time() -> None:

@@ -1,0 +1,136 @@
+"""The guard rules of one answer, and the channels that its texts arrive in. Sans-I/O."""
+
+from typing import Final
+
+from domain import retry_after
+from domain.faults import Fault, Kind
+from gateway.guards.facts import GuardFacts
+from gateway.guards.reply_parts import Path, direction_of
+from guardrails.chain import Chain
+from guardrails.guard_set import REPLY, GuardSet
+from guardrails.placeholders import Placeholders, Restorer
+from guardrails.policy import Direction
+from guardrails.text import Text
+from guardrails.verdict import Ended, GuardVerdict
+from guardrails.window import GuardWindow, Released
+
+MAX_CHANNELS: Final = 1024
+"""Texts of one streamed answer: choices times their texts and calls of tools. 128 choices with eight texts each."""
+
+EDITS: Final = frozenset({"redact", "replace"})
+
+_NO_RULES: Final = Chain((), Text)
+
+
+class ReplyRules:
+    """What looks at the texts of one answer.
+
+    Args:
+        guards: the rules; None for none, where values are only to be restored.
+        placeholders: the values to restore; None for none.
+        facts: where verdicts are noted.
+    """
+
+    __slots__ = ("changes", "facts", "guards", "held_bytes", "holds", "placeholders")
+
+    def __init__(self, guards: GuardSet | None, placeholders: Placeholders | None, facts: GuardFacts) -> None:
+        self.guards = guards
+        self.placeholders = placeholders
+        self.facts = facts
+        self.held_bytes = 0 if guards is None else guards.held_bytes
+        self.holds: bool = guards is not None and any(guards.chain(direction).changing for direction in REPLY)
+        """Whether text is held until rules have seen it."""
+        self.changes: bool = placeholders is not None or (guards is not None and guards.changes_replies)
+        """Whether a text may be another one afterwards."""
+
+    def chain(self, direction: Direction) -> Chain:
+        """The rules for texts of a direction."""
+        return _NO_RULES if self.guards is None else self.guards.chain(direction)
+
+    def judged(self, text: str, path: Path) -> tuple[str, GuardVerdict]:
+        """What may be passed on of a whole text, and the verdict, which is noted."""
+        direction = direction_of(path)
+        verdict = self.chain(direction).judge(text)
+        self.note(direction, verdict)
+        passed = verdict.text or ""
+        if self.placeholders is not None:
+            passed = self.placeholders.restored(passed, in_json=_is_json(path))
+        return passed, verdict
+
+    def note(self, direction: Direction, verdict: GuardVerdict) -> None:
+        """Note a verdict on a text of the answer."""
+        self.facts.note(direction, verdict)
+        if not EDITS.isdisjoint([found.mode for found in verdict.findings]):
+            self.facts.changed = True
+
+    def restorer(self, path: Path) -> Restorer | None:
+        """What puts values back in the text at a path; None for no values."""
+        return None if self.placeholders is None else self.placeholders.restorer(in_json=_is_json(path))
+
+    def fault(self, ended: Ended, by: str) -> Fault:
+        """The fault of an answer that its rules could not judge."""
+        if ended == "unavailable":
+            message = f"The guard rule {by!r} could not judge the answer. Try again."
+            return Fault(Kind.GUARD_UNAVAILABLE, message, retry=retry_after.SOON, detail=f"rule {by}")
+        message = (
+            f"The answer is longer than the {self.held_bytes} bytes (held_bytes) that guard rules may hold until they have seen it. "
+            "Ask for a shorter one."
+        )
+        return Fault(Kind.GUARD_LIMIT, message)
+
+
+def _is_json(path: Path) -> bool:
+    return path[-1] == "arguments" and direction_of(path) == "tool_arguments"
+
+
+class Channel:
+    """One text of an answer as it arrives: behind its rules, values are put back in place of placeholders.
+
+    Args:
+        path: where its text stands in a choice.
+        kind: the `type` of the object that has the text; None for none.
+    """
+
+    __slots__ = ("_restorer", "_rules", "_window", "by", "direction", "ended", "kind", "path")
+
+    def __init__(self, rules: ReplyRules, path: Path, kind: object = None) -> None:
+        self._rules = rules
+        self.path = path
+        self.kind = kind
+        self.direction: Direction = direction_of(path)
+        self._window = GuardWindow(rules.chain(self.direction), most_held=max(1, rules.held_bytes))
+        self._restorer = rules.restorer(path)
+        self.ended: Ended = ""
+        """Why the answer may not go on behind what was passed on; empty while it may."""
+        self.by = ""
+        """The rule that ends it."""
+
+    def feed(self, piece: str) -> str:
+        """What may be passed on now that `piece` has come."""
+        return self._passed(self._window.feed(piece), final=False)
+
+    def end(self) -> str:
+        """The rest of the text, once no piece follows."""
+        return self._passed(self._window.end(), final=True)
+
+    def whole(self, text: str) -> str:
+        """What may be passed on of a text that comes in one piece."""
+        passed = self.feed(text)
+        return passed if self.ended else passed + self.end()
+
+    def note(self) -> None:
+        """Note what was found; call once, when nothing more is passed on."""
+        self._rules.note(self.direction, self._window.verdict())
+        facts = self._rules.facts
+        if self.ended and not facts.ended:  # a finding that cuts although text in front of it was still held
+            facts.ended, facts.by, facts.direction = self.ended, self.by, self.direction
+
+    def _passed(self, released: Released, *, final: bool) -> str:
+        ended = released.ended or ("block" if released.doomed else "")
+        if ended:
+            self.ended, self.by = ended, released.by or released.doomed
+        restorer = self._restorer
+        if restorer is None:
+            return released.text
+        text = restorer.feed(released.text) if released.text else ""
+        return text + restorer.end() if final or ended else text
