@@ -74,6 +74,8 @@ def _routing_headers(story: Story, usage: Usage | None, now: float) -> list[Head
         headers.append((b"x-tidegate-cache-age-s", b"%d" % story.looked_up.age_s))
         if story.looked_up.similarity is not None:
             headers.append((b"x-tidegate-cache-similarity", b"%.4f" % story.looked_up.similarity))
+    if asked.guards is not None:
+        headers.append((b"x-tidegate-guard", story.guarded.word.encode()))
     if story.looked_up.resembled:
         headers.append((b"x-tidegate-cache-semantic", story.looked_up.resembled.encode()))
     if asked.template is not None:

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from guardrails.detectors.asking import Post, ask, sendable
-from guardrails.detectors.guard_forms import FORMS, REPLIES, GuardAnswer, GuardForm, GuardQuestion, TokenLogprob
+from guardrails.detectors.guard_forms import FORMS, REPLIES, GuardAnswer, GuardForm, GuardModelQuestion, TokenLogprob
 from guardrails.ports import Detected, DetectorAway
 
 TOP_LOGPROBS: Final = 5
@@ -67,7 +67,7 @@ class GuardModel:
             raise next((error for error in several.exceptions if isinstance(error, DetectorAway)), several) from None
         return [one for task in tasks for one in task.result()]
 
-    async def _one(self, question: GuardQuestion, length: int) -> list[Detected]:
+    async def _one(self, question: GuardModelQuestion, length: int) -> list[Detected]:
         body: dict[str, object] = {
             "model": self._model,
             "messages": question.messages,

@@ -12,7 +12,7 @@ from guardrails.detectors.guard_forms import (
     PRINCIPLES,
     GuardAnswer,
     GuardForm,
-    GuardQuestion,
+    GuardModelQuestion,
     TokenLogprob,
     TopToken,
     yes_share,
@@ -20,7 +20,7 @@ from guardrails.detectors.guard_forms import (
 from guardrails.policy import DetectorRule
 from guardrails.ports import Detected, DetectorAway
 
-ONE = GuardQuestion((), "harassment")
+ONE = GuardModelQuestion((), "harassment")
 
 
 def read(form: GuardForm, text: str, **fields: object) -> list[tuple[str, float, bool]]:
