@@ -46,7 +46,7 @@ GUARD: Final = "/v1/guard"
 MODERATIONS: Final = "/v1/moderations"
 
 MAX_BODY_BYTES: Final = 1024 * 1024
-"""A request of the usual size, or a few hundred pages of text; a scan of so much takes about 0.1 s."""
+"""A few hundred pages of text. The scan takes processor time of the worker in proportion to it."""
 ON_LOOP_CHARS: Final = 32 * 1024
 """Longer texts are scanned in a thread, so that the worker's loop is held for a few milliseconds at most."""
 
