@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 
 from guardrails.policy import CHANGING, Mode
-from guardrails.ports import Scanned, Scanner
-from guardrails.verdict import GuardVerdict, Noted
+from guardrails.ports import Bindable, CallScanner, Scanned, Scanner
+from guardrails.verdict import Ended, GuardVerdict, Noted
 
 Label = Callable[[str, str], str]
 """Makes what stands in place of a value that is restored later, from the kind of finding and the value (`guardrails.placeholders`)."""
@@ -35,6 +35,20 @@ class ChainRule(msgspec.Struct, frozen=True):
     """Whether a text is refused when the scanner fails; of no effect for `flag` and `shadow`."""
     restore: bool = False
     """Whether a label from which the value can be restored stands in its place, where the caller of `judge` makes labels."""
+    joins: bool = False
+    """Whether findings that overlap or touch are one thing, so that one mark stands in place of all of them."""
+
+
+class CallRule(msgspec.Struct, frozen=True):
+    """A scanner of tool calls with what its policy makes of its findings."""
+
+    scanner: CallScanner
+    mode: Mode
+    """`block`, `flag` or `shadow`."""
+    at: int
+    """Its place among all rules of its direction, those over texts too."""
+    closed: bool = True
+    """Whether a call is refused when the scanner fails; of no effect for `flag` and `shadow`."""
 
 
 class Spot(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -61,10 +75,13 @@ class Chain:
     Args:
         rules: in the order of the policy. The order decides between findings that are otherwise equal.
         read: makes the normalised form of a text once for all rules (`guardrails.text.Text`).
+        calls: the rules over calls of tools.
     """
 
-    def __init__(self, rules: Sequence[ChainRule], read: Callable[[str], Scanned]) -> None:
+    def __init__(self, rules: Sequence[ChainRule], read: Callable[[str], Scanned], calls: Sequence[CallRule] = ()) -> None:
         self.rules: Final = tuple(rules)
+        self.calls: Final = tuple(sorted(calls, key=_policy_place))
+        """The rules over calls of tools, in the order of the policy; `judge` and windows do not use them."""
         self.read: Final = read
         numbered = tuple(enumerate(self.rules))
         self.changing: Final = tuple((at, rule.scanner) for at, rule in numbered if rule.mode in CHANGING)
@@ -73,6 +90,44 @@ class Chain:
         self.needs_whole: Final = tuple(scanner.id for _, scanner in self.changing if scanner.longest is None)
         """The rules that change texts and have to see all of a text first: a stream is held until its end, or refused."""
         self._blocking = frozenset(at for at, rule in numbered if rule.mode == "block")
+
+    def bound(self, system: Sequence[str]) -> "Chain":
+        """The chain for the answer to one request; this one where no rule needs the request's texts.
+
+        Args:
+            system: the texts of the request's system prompt.
+        """
+        if not any(isinstance(rule.scanner, Bindable) for rule in self.rules):
+            return self
+        rules = [
+            msgspec.structs.replace(rule, scanner=rule.scanner.bound(system)) if isinstance(rule.scanner, Bindable) else rule
+            for rule in self.rules
+        ]
+        return Chain(rules, self.read, self.calls)
+
+    def judge_call(self, name: str, arguments: str | None) -> GuardVerdict:
+        """The verdict on a call of a tool: of its name alone, or of the whole call. A verdict on a call has no text and no cut.
+
+        Args:
+            name: the tool's name.
+            arguments: as the model wrote them; None while only the name is known.
+        """
+        findings: list[Noted] = []
+        failed: list[CallRule] = []
+        block = ""
+        for rule in self.calls:
+            try:
+                found = rule.scanner.scan_call(name, arguments)
+            except Exception:  # noqa: BLE001 - whatever a rule raises, the policy says what its failure means
+                failed.append(rule)
+                continue
+            findings += [Noted(one.begin, one.end, rule.scanner.id, one.kind, rule.mode) for one in found]
+            if found and rule.mode == "block" and not block:
+                block = rule.scanner.id
+        names = tuple([rule.scanner.id for rule in failed])
+        refuser = next((rule.scanner.id for rule in failed if rule.closed), "")
+        ended: Ended = "block" if block else "unavailable" if refuser else ""
+        return GuardVerdict(findings=tuple(findings), ended=ended, by=block or refuser, failed=names, text=None)
 
     def judge(self, text: str, label: Label | None = None) -> GuardVerdict:
         """The verdict on a whole text.
@@ -152,6 +207,10 @@ class Chain:
         replacement = self.rules[spot.at].replacement
         return f"[{spot.kind.upper()}]" if replacement is None else replacement
 
+    def joined(self, spot: Spot, before: Spot | None) -> bool:
+        """Whether a finding is replaced by the mark of the one that ends where the finding's own characters begin."""
+        return before is not None and self.rules[spot.at].joins and (spot.at, spot.kind) == (before.at, before.kind)
+
     def _passed(self, text: str, spots: list[Spot], limit: int, label: Label | None) -> str:
         """The text up to `limit`, with replacements."""
         runs = owned(self.edits(spots), 0, limit)
@@ -159,10 +218,13 @@ class Chain:
             return text[:limit]
         parts = []
         done = 0
+        before: Spot | None = None
         for run in runs:
             parts.append(text[done : run.begin])
             restored = label is not None and self.rules[run.spot.at].restore
-            parts.append(label(run.spot.kind, text[run.begin : run.end]) if label and restored else self.mark(run.spot))
+            if run.begin > done or not self.joined(run.spot, before):
+                parts.append(label(run.spot.kind, text[run.begin : run.end]) if label and restored else self.mark(run.spot))
+            before = run.spot
             done = run.end
         parts.append(text[done:limit])
         return "".join(parts)
@@ -193,6 +255,10 @@ def owned(spots: Sequence[Spot], begin: int, end: int) -> list[Run]:
         if low < high:
             insort(taken, (low, high, spot), key=_begin)
     return [Run(low, high, spot) for low, high, spot in taken]
+
+
+def _policy_place(rule: CallRule) -> int:
+    return rule.at
 
 
 def _begin(taken: tuple[int, int, Spot]) -> int:

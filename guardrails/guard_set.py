@@ -1,16 +1,18 @@
 """The guard rules that look at one request and its answer, made ready. Pure, immutable, shared by all requests under the same rules."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-from guardrails.build import chain_of, scanner_of
+from guardrails.build import chain_of, shared_scanner_of
 from guardrails.chain import Chain
 from guardrails.policy import CHANGING, MEANING, DetectorRule, Direction, GuardRule
+from guardrails.ports import Bindable
 
-REQUEST: Final[tuple[Direction, ...]] = ("input", "tool_arguments", "tool_results")
+REQUEST: Final[tuple[Direction, ...]] = ("input", "tool_arguments", "tool_results", "documents")
 """The directions of texts in requests; arguments of tools stand in earlier turns."""
 REPLY: Final[tuple[Direction, ...]] = ("output", "tool_arguments")
 """The directions of texts in answers."""
@@ -30,17 +32,34 @@ class GuardSet:
     def __init__(self, rules: Sequence[GuardRule], held_bytes: int) -> None:
         self.rules: Final = tuple(rules)
         self.held_bytes: Final = held_bytes
-        for rule in self.rules:
-            if not isinstance(rule, DetectorRule):
-                scanner_of(rule)
-        self._chains: dict[Direction, Chain] = {}
+        self._scanners = [shared_scanner_of(rule) for rule in self.rules if not isinstance(rule, DetectorRule)]  # kept for the chains
+        self.needs_system: Final = any(isinstance(scanner, Bindable) for scanner in self._scanners)
+        """Whether a rule compares answers with the system prompt of their request (`bound`)."""
+        self._chains: dict[tuple[Direction, bool], Chain] = {}
 
-    def chain(self, direction: Direction) -> Chain:
-        """The rules for a direction that this process evaluates; made when they are asked for first."""
-        chain = self._chains.get(direction)
+    def chain(self, direction: Direction, *, reasoning: bool = False) -> Chain:
+        """The rules for a direction that this process evaluates; made when they are asked for first.
+
+        Args:
+            reasoning: whether the text is a model's reasoning, which some rules for outputs leave out.
+        """
+        key = (direction, reasoning)
+        chain = self._chains.get(key)
         if chain is None:
-            chain = self._chains[direction] = chain_of(self.rules, direction)
+            chain = self._chains[key] = chain_of(self.rules, direction, reasoning=reasoning)
         return chain
+
+    def bound(self, system: Sequence[str]) -> "GuardSet":
+        """The set for one request, whose rules know its system prompt; this set where none needs it."""
+        if not self.needs_system:
+            return self
+        bound = copy.copy(self)
+        bound._chains = {
+            (direction, reasoning): self.chain(direction, reasoning=reasoning).bound(system)
+            for direction in REPLY
+            for reasoning in (False, True)
+        }
+        return bound
 
     def detectors(self, direction: Direction) -> tuple[DetectorRule, ...]:
         """The rules for a direction that ask a detector."""

@@ -5,7 +5,8 @@ bytes, and every other byte stays as it was (R30). `texts` reads the members tha
 that engines put beside them: `tools` and `functions` (their descriptions; names, schemas and defaults are not read), `documents`,
 `prediction` and `suffix`. What it cannot read in a prompt, it names.
 
-Arguments of tool calls are one text, as the engine will get them: JSON text inside a JSON string.
+Arguments of tool calls are one text, as the engine will get them: JSON text inside a JSON string. The calls of earlier turns are named as
+calls too, with the name of their tool, for the rules that judge calls.
 """
 
 import re
@@ -26,6 +27,7 @@ PROMPTS: Final = frozenset({"messages", "prompt", "input"})
 _PART_KEYS: Final = ("text", "refusal", "thinking")
 _TURN_KEYS: Final = ("name", "reasoning_content", "reasoning", "refusal")
 _RESULT_ROLES: Final = frozenset({"tool", "function"})
+_SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 _BESIDE: Final = frozenset({"tools", "functions", "prediction", "suffix"})
 """Members beside the prompt with texts for the model, of which those under `TEXT_KEYS` are read."""
 
@@ -64,12 +66,26 @@ class Unreadable(msgspec.Struct, frozen=True, gc=False):
     """`token ids`, the type of a part, such as `image_url`, or `unknown`."""
 
 
+class EarlierCall(msgspec.Struct, frozen=True, gc=False):
+    """A call of a tool in an earlier turn."""
+
+    path: str
+    name: str
+    arguments: str
+    """As the request has them: the text of the arguments, or the JSON text of an object that stands in its place; of a custom tool, its
+    input."""
+
+
 class RequestTexts(msgspec.Struct, frozen=True):
     """What guards see of one request."""
 
     readable: tuple[Readable, ...]
     """In the order in which they stand in the request; each path stands once."""
     unreadable: tuple[Unreadable, ...]
+    calls: tuple[EarlierCall, ...] = ()
+    """Calls that have a name, in order."""
+    system: tuple[str, ...] = ()
+    """Which of the texts are contents of system and developer messages."""
 
 
 class _Value(msgspec.Struct, frozen=True, gc=False):
@@ -96,10 +112,10 @@ def texts(body: bytes) -> RequestTexts:
         elif name in ("prompt", "input"):
             reading.prompts(value)
         elif name == "documents":
-            reading.strings(value, "tool_results")  # they were retrieved, as results of tools are
+            reading.strings(value, "documents")
         elif name in _BESIDE:
             reading.described(value, name)
-    return RequestTexts(tuple(sorted(reading.readable, key=_place)), tuple(reading.unreadable))
+    return RequestTexts(tuple(sorted(reading.readable, key=_place)), tuple(reading.unreadable), tuple(reading.calls), tuple(reading.system))
 
 
 def rewritten(body: bytes, found: RequestTexts, changes: Mapping[str, str]) -> bytes:
@@ -160,6 +176,8 @@ class _Reading:
         self._body = body
         self.readable: list[Readable] = []
         self.unreadable: list[Unreadable] = []
+        self.calls: list[EarlierCall] = []
+        self.system: list[str] = []
 
     def members(self, value: _Value) -> Iterator[tuple[str, _Value]]:
         """The members of an object, where they stand."""
@@ -188,7 +206,10 @@ class _Reading:
             role = self._string(fields["role"]) if self._is(fields.get("role"), b'"') else ""
             direction: Direction = "tool_results" if role in _RESULT_ROLES else "input"
             if "content" in fields:
+                before = len(self.readable)
                 self._content(fields["content"], direction)
+                if role in _SYSTEM_ROLES:
+                    self.system += [text.text for text in self.readable[before:]]
             for key in _TURN_KEYS:
                 if self._is(fields.get(key), b'"'):
                     self._add(fields[key], direction)
@@ -271,9 +292,16 @@ class _Reading:
                 self._function(member)
 
     def _function(self, value: _Value) -> None:
-        for name, member in self.members(value):
-            if name in ("name", "arguments", "input"):
-                self.strings(member, "tool_arguments")
+        fields = {name: member for name, member in self.members(value) if name in ("name", "arguments", "input")}
+        for member in fields.values():
+            self.strings(member, "tool_arguments")
+        if self._is(fields.get("name"), b'"'):
+            given = fields.get("arguments") or fields.get("input")
+            self.calls.append(EarlierCall(value.path, self._string(fields["name"]), "" if given is None else self._written(given)))
+
+    def _written(self, value: _Value) -> str:
+        """A text, or another value as JSON text."""
+        return self._string(value) if self._is(value, b'"') else self._body[value.begin : value.end].decode()
 
     def _is(self, value: _Value | None, first: bytes) -> bool:
         """Whether a value is there and begins with one of these bytes, which says of what type it is."""

@@ -11,11 +11,11 @@ import json
 from collections import Counter
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from domain.strict import Strict
 
-MEANING: Final = "tidegate guards 1"
+MEANING: Final = "tidegate guards 2"
 """Part of each version; a change of what a rule means changes it, so that no answer is given again that other rules let pass."""
 
 MAX_RULES: Final = 100
@@ -27,9 +27,15 @@ MAX_PATTERN_CHARS: Final = 1000
 HELD_BYTES: Final = 1024 * 1024
 """The bound on held text where no level of a policy says one."""
 
-Direction = Literal["input", "output", "tool_arguments", "tool_results"]
-"""`input`: what callers write; `tool_results`: what tools returned to the caller; `output`: what models answer, reasoning too;
-`tool_arguments`: what models pass to tools, in answers and in earlier turns of a request."""
+MAX_REPEATED_CHARS: Final = 20_000
+"""Characters that a rule for repetition looks back over: a stream scans as many with each piece."""
+
+Direction = Literal["input", "output", "tool_arguments", "tool_results", "documents"]
+"""`input`: what callers write; `tool_results`: what tools returned to the caller; `documents`: what was retrieved for a request;
+`output`: what models answer, reasoning too; `tool_arguments`: what models pass to tools, in answers and in earlier turns of a request."""
+
+SENT: Final = frozenset({"input", "tool_results", "documents"})
+"""The directions whose texts go to an engine, so that a value in them can be hidden and restored."""
 
 Mode = Literal["block", "redact", "replace", "flag", "shadow"]
 
@@ -38,7 +44,10 @@ CHANGING: Final = frozenset({"block", "redact", "replace"})
 
 RuleId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$")]
 _Word = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-_Domain = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+_Domain = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(/[^\s?#\\]{0,200})?$")]
+_Language = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}$")]
+_Token = Annotated[str, StringConstraints(min_length=8, max_length=100)]
+_Tool = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _Country = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
 
 
@@ -49,9 +58,9 @@ class _GuardRule(Strict):
     on: list[Direction] = Field(
         default=["input", "output"],
         min_length=1,
-        max_length=4,
+        max_length=5,
         description="The texts that the rule looks at: `input` (what callers write), `output` (what models answer), `tool_arguments` (what "
-        "models pass to tools), `tool_results` (what tools returned).",
+        "models pass to tools), `tool_results` (what tools returned), `documents` (what was retrieved for a request).",
     )
     mode: Mode = Field(
         description="What happens: `block` refuses a request and cuts an answer, `redact` puts a mark such as `[EMAIL]` in place of what "
@@ -73,7 +82,7 @@ class _GuardRule(Strict):
     restore: bool = Field(
         default=False,
         description="With `mode: redact`, whether the engine gets a placeholder for each value, and the same request's answer to the "
-        "caller has the value again. It acts on `input` and `tool_results`.",
+        "caller has the value again. It acts on `input`, `tool_results` and `documents`.",
     )
 
     @property
@@ -91,7 +100,7 @@ class _GuardRule(Strict):
             raise ValueError(f"has on_error: closed and mode: {self.mode}, which never refuses; remove on_error")
         if self.restore and self.mode != "redact":
             raise ValueError(f"has restore: true and mode: {self.mode}; write mode: redact, or remove restore")
-        if self.restore and not {"input", "tool_results"}.intersection(self.on):
+        if self.restore and not SENT.intersection(self.on):
             raise ValueError("has restore: true and looks at no text that is sent to an engine; add input to on, or remove restore")
         if len(set(self.on)) < len(self.on):
             raise ValueError("names a direction twice in on; keep one of them")
@@ -128,6 +137,9 @@ class WordsRule(_GuardRule):
     kind: Literal["words"] = Field(description="`words`: words and phrases, whatever their case and whatever look-alike letters are used.")
     words: list[_Word] = Field(min_length=1, max_length=MAX_WORDS, description="The words and phrases.")
     whole_words: bool = Field(default=True, description="Whether a word is not found inside another word.")
+    topic: RuleId | None = Field(
+        default=None, description="A name for what the words are about; findings are then of this kind, and a mark shows it. Null: `word`."
+    )
 
 
 class PatternRule(_GuardRule):
@@ -149,7 +161,8 @@ class LinksRule(_GuardRule):
     allow: list[_Domain] = Field(
         default=[],
         max_length=1000,
-        description="Domains that links may lead to; `*.example.com` for all below one. Empty: only markup that carries data out is found.",
+        description="Domains that links may lead to; `*.example.com` for all below one, `example.com/docs/` for what stands below a path. "
+        "Empty: only markup that carries data out is found.",
     )
 
 
@@ -157,6 +170,112 @@ class InjectionRule(_GuardRule):
     """Attempts to override the instructions of a model."""
 
     kind: Literal["injection"] = Field(description="`injection`: phrases and structures of prompt injection and jailbreaks.")
+
+
+class LanguageRule(_GuardRule):
+    """Texts in other languages than those allowed."""
+
+    kind: Literal["language"] = Field(description="`language`: texts in other languages than those of a list.")
+    allow: list[_Language] = Field(min_length=1, max_length=50, description="The languages that may be used, by their codes of ISO 639-1.")
+    min_chars: int = Field(
+        default=20, ge=8, le=1000, description="A text with fewer letters has no finding; a letter of Chinese or Japanese counts as three."
+    )
+    min_confidence: float = Field(
+        default=0.7, ge=0.3, le=1.0, description="How sure the language has to be, from 0 to 1; a text below that has no finding."
+    )
+
+
+class JsonSchemaRule(_GuardRule):
+    """Answers that are no JSON, or other JSON than agreed."""
+
+    kind: Literal["json_schema"] = Field(description="`json_schema`: texts that are no JSON or do not fit a schema.")
+    on: list[Direction] = Field(default=["output"], min_length=1, max_length=5, description="The texts that the rule looks at.")
+    json_schema: dict[str, JsonValue] = Field(
+        alias="schema", description="A JSON Schema (draft 2020-12 or 7), written here; `$ref` leads nowhere but into itself."
+    )
+    fenced: bool = Field(default=False, description="Whether a text may stand in a fence of Markdown (```json), which is taken off first.")
+
+
+class PromptLeakRule(_GuardRule):
+    """Answers that repeat the system prompt."""
+
+    kind: Literal["prompt_leak"] = Field(description="`prompt_leak`: texts that repeat words of the request's system prompt.")
+    on: list[Direction] = Field(default=["output"], min_length=1, max_length=5, description="The texts that the rule looks at.")
+    min_words: int = Field(default=12, ge=4, le=50, description="So many words in a row, as they stand in the system prompt, are a leak.")
+
+
+class CanaryRule(_GuardRule):
+    """Tokens that were placed in prompts or documents to see where they turn up."""
+
+    kind: Literal["canary"] = Field(description="`canary`: tokens of a list, also when they are split or encoded.")
+    tokens: list[_Token] = Field(
+        min_length=1, max_length=100, description="The tokens, each of at least 8 letters and digits that stand nowhere else."
+    )
+
+
+class RepetitionRule(_GuardRule):
+    """Texts that say the same again and again."""
+
+    kind: Literal["repetition"] = Field(description="`repetition`: the same piece of text many times in a row.")
+    max_times: int = Field(default=20, ge=5, le=1000, description="How often the same may stand in a row.")
+    max_unit_chars: int = Field(default=200, ge=1, le=1000, description="The longest piece that is compared, in characters.")
+    min_chars: int = Field(
+        default=200, ge=8, le=10_000, description="A row of fewer characters, such as a line of dashes, is none, however often it repeats."
+    )
+
+    @model_validator(mode="after")
+    def _can_be_cut(self) -> Self:
+        if self.mode in ("redact", "replace"):
+            raise ValueError(f"has mode: {self.mode}, and kind: repetition tells where a text has to end; write block, flag or shadow")
+        if self.max_times * self.max_unit_chars > MAX_REPEATED_CHARS:
+            raise ValueError(
+                f"looks at {self.max_times} times {self.max_unit_chars} characters; "
+                f"max_times times max_unit_chars is at most {MAX_REPEATED_CHARS}"
+            )
+        return self
+
+
+class ToolsRule(_GuardRule):
+    """Calls of tools that are not allowed, or with other arguments than agreed."""
+
+    kind: Literal["tools"] = Field(description="`tools`: calls of tools by name, and their arguments by schema.")
+    on: list[Direction] = Field(
+        default=["tool_arguments"], min_length=1, max_length=5, description="`tool_arguments` and nothing else: the rule judges calls."
+    )
+    allow: list[_Tool] | None = Field(
+        default=None,
+        max_length=1000,
+        description="Names of tools that may be called; `*` stands for any characters. Null: all; `[]`: none.",
+    )
+    arguments: dict[_Tool, dict[str, JsonValue]] = Field(
+        default={}, max_length=200, description="JSON Schemas of arguments by the name of their tool, as for `json_schema`."
+    )
+
+    @model_validator(mode="after")
+    def _judges_calls(self) -> Self:
+        if self.mode in ("redact", "replace"):
+            raise ValueError(f"has mode: {self.mode}, and a call has no part that could be cut out; write block, flag or shadow")
+        if self.on != ["tool_arguments"]:
+            raise ValueError("looks at other texts than calls of tools; write on: [tool_arguments], or leave on out")
+        if self.allow is None and not self.arguments:
+            raise ValueError("has neither allow nor arguments, so it would find nothing; write one of them")
+        return self
+
+
+TextRule = (
+    SecretsRule
+    | PiiRule
+    | WordsRule
+    | PatternRule
+    | LinksRule
+    | InjectionRule
+    | LanguageRule
+    | JsonSchemaRule
+    | PromptLeakRule
+    | CanaryRule
+    | RepetitionRule
+)
+"""A rule that looks at texts."""
 
 
 DetectorName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$")]
@@ -197,7 +316,7 @@ class DetectorRule(_GuardRule):
         return self
 
 
-LocalRule = SecretsRule | PiiRule | WordsRule | PatternRule | LinksRule | InjectionRule
+LocalRule = TextRule | ToolsRule
 """A rule that this process evaluates by itself."""
 
 GuardRule = Annotated[LocalRule | DetectorRule, Field(discriminator="kind")]

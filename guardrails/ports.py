@@ -1,7 +1,7 @@
 """The ports of guardrails: what scans a text, and what it finds."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -87,5 +87,37 @@ class Detector(Protocol):
 
         Raises:
             DetectorAway: there is no answer within the detector's time.
+        """
+        ...
+
+
+@runtime_checkable
+class Bindable(Scanner, Protocol):
+    """A scanner that needs the texts of the request whose answer it judges. Without them it finds nothing."""
+
+    def bound(self, system: Sequence[str]) -> Scanner:
+        """The scanner for one request.
+
+        Args:
+            system: the texts of the request's system prompt.
+        """
+        ...
+
+
+@runtime_checkable
+class CallScanner(Protocol):
+    """One rule over calls of tools, made ready. Pure, as a scanner of texts is."""
+
+    @property
+    def id(self) -> str:
+        """The id of the rule."""
+        ...
+
+    def scan_call(self, name: str, arguments: str | None) -> Sequence[Finding]:
+        """What is wrong with a call.
+
+        Args:
+            name: the tool's name.
+            arguments: as the model wrote them, mostly JSON text; None while only the name is known.
         """
         ...

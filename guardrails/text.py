@@ -197,6 +197,28 @@ def fold(words: str) -> str:
     return Text(words).folded
 
 
+def last_sure(text: Scanned) -> int:
+    """The characters of `folded` that stay as they are whatever follows: all but those of the last character of the original that takes
+    room, which a combining mark may still change."""
+    at = len(text.folded)
+    if at == 0:
+        return 0
+    last = text.span(at - 1, at)[0]
+    while at > 0 and text.span(at - 1, at)[0] == last:
+        at -= 1
+    return at
+
+
+def held_from(text: Scanned, at: int) -> int:
+    """Where a stream is held back in the original if the characters of `folded` from `at` on may belong to a match that is open: there, and
+    at the latest at the last character of all, even one without width, because a combining mark would become part of it."""
+    original = text.original
+    last = len(original) - 1
+    while last > 0 and original[last] in _COMPOSING:
+        last -= 1
+    return max(0, last) if at >= len(text.folded) else min(last, text.span(at, at + 1)[0])
+
+
 class Encoded:
     """A form as UTF-8, for automata that read bytes, with the way back from bytes to characters.
 

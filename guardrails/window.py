@@ -88,6 +88,7 @@ class GuardWindow:
         "_noted_from",
         "_openings",
         "_owner",
+        "_owner_end",
         "_parts",
         "_plain_longest",
         "_stride",
@@ -111,6 +112,8 @@ class GuardWindow:
         """Decided findings that reach beyond the frontier."""
         self._owner: Spot | None = None
         """The finding that was replaced last; its characters behind the frontier are not replaced again."""
+        self._owner_end = 0
+        """Where the characters end that were replaced last."""
         self._unscanned = 0
         self._parts: list[str] = []
         self._to_note: list[str] = []
@@ -218,9 +221,10 @@ class GuardWindow:
         for run in owned(edits, done, limit):
             parts.append(self._buffer[done - begin : run.begin - begin])
             if run.spot != self._owner:
-                parts.append(self._chain.mark(run.spot))
+                if run.begin > self._owner_end or not self._chain.joined(run.spot, self._owner):
+                    parts.append(self._chain.mark(run.spot))
                 self._owner = run.spot
-            done = run.end
+            done = self._owner_end = run.end
         parts.append(self._buffer[done - begin : limit - begin])
         return "".join(parts)
 

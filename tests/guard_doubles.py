@@ -1,11 +1,14 @@
 """Texts and scanners for tests of what stands above the rules."""
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from guardrails.chain import Chain, ChainRule
 from guardrails.policy import Mode
 from guardrails.ports import Finding, Scanned
+from guardrails.verdict import GuardVerdict
+from guardrails.window import GuardWindow
 
 ZERO_WIDTH = "\u200b\u200d\u00ad"
 
@@ -85,3 +88,24 @@ def rule(
 
 def chain(*rules: ChainRule, read: Callable[[str], Scanned] = PlainText) -> Chain:
     return Chain(rules, read)
+
+
+def assert_streams_alike(rules: Chain, text: str, cuts: Iterable[Sequence[int]] | None = None) -> GuardVerdict:
+    """The verdict on a text, after it has come through a window in pieces as well, and each time with the same verdict and text.
+
+    Args:
+        cuts: where the text is cut, one list for each stream; None for one cut at every place, and for pieces of 1, 2, 3 and 7 characters.
+    """
+    whole = rules.judge(text)
+    if cuts is None:
+        cuts = [[at] for at in range(len(text) + 1)] + [list(range(size, len(text), size)) for size in (1, 2, 3, 7)]
+    for cut in cuts:
+        window = GuardWindow(rules)
+        passed = ""
+        for begin, end in itertools.pairwise([0, *cut, len(text)]):
+            passed += window.feed(text[begin:end]).text
+        passed += window.end().text
+        verdict = window.verdict()
+        assert passed == whole.text
+        assert (verdict.ended, verdict.by, verdict.cut, verdict.findings) == (whole.ended, whole.by, whole.cut, whole.findings)
+    return whole

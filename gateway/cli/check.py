@@ -86,7 +86,8 @@ def check(
     folder = _policies_here(reading)
     if folder is not None:
         try:
-            policies = load_policies(folder, reading.pools, reading.loras, reading.prompts_dir)
+            detectors = None if reading.settings is None else reading.settings.detector_names
+            policies = load_policies(folder, reading.pools, reading.loras, reading.prompts_dir, detectors)
         except ConfigError as error:
             problems += error.problems
     if reading.settings is not None and reading.located is not None:

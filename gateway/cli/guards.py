@@ -14,7 +14,7 @@ from gateway.cli.groups import CommandGroup
 from gateway.cli.guard_rules import Chains, chains_of_file, chains_of_tenant
 from gateway.cli.printing import OutputOptions, err, fail
 from guardrails.chain import Chain
-from guardrails.messages import Readable, texts
+from guardrails.messages import texts
 from guardrails.placeholders import Placeholders
 from guardrails.policy import Direction
 from guardrails.rules.pii import KINDS as PII
@@ -40,7 +40,9 @@ def types(output: OutputOptions) -> None:
 
 @guard_app.command("test")
 def try_rules(
-    file: Annotated[Path, typer.Argument(help='Lines of JSON: a text, {"text": …, "on": …}, or the body of a request.')],
+    file: Annotated[
+        Path, typer.Argument(help='Lines of JSON: a text, {"text": …, "on": …}, {"call": …, "arguments": …}, or the body of a request.')
+    ],
     output: OutputOptions,
     rules: Annotated[Path | None, typer.Option(help="The rules, a YAML file: rules: [{id, kind, mode, …}].")] = None,
     tenant: Annotated[str | None, typer.Option(help="In place of --rules, the rules of this tenant's policy.")] = None,
@@ -75,15 +77,17 @@ def try_rules(
     seen: dict[_Key, list[int]] = {}
     records: list[dict[str, Any]] = []
     refused = read = 0
-    for line, text in _texts(file):
+    for line, text in _subjects(file):
+        if text.tool is not None and not chains[text.on].calls:
+            continue
         read += 1
-        verdict = _judged(chains[text.direction], text, pieces)
+        verdict = _judged(chains[text.on], text, pieces)
         refused += verdict.refused
         for key in _keys(verdict):
             seen.setdefault(key, []).append(line)
         found.update((noted.rule, noted.kind, noted.mode) for noted in verdict.findings)
         if verdict.findings or verdict.failed or verdict.refused:
-            records.append({"line": line, "path": text.path, "on": text.direction, **verdict.evidence()})
+            records.append({"line": line, "path": text.path, "on": text.on, **verdict.evidence()})
     rows = [{**_named(key), "texts": len(seen[key]), "findings": found[key], "lines": _lines(seen[key])} for key in sorted(found)]
     output.show(rows, _COLUMNS, records, expendable=("lines", "kind"))
     err.print(f"{read} texts read, {len(records)} with findings, {refused} would be refused", markup=False, soft_wrap=True)
@@ -109,9 +113,11 @@ def _compare(file: Path, now: Chains, then: Chains, output: OutputOptions) -> No
     lines: dict[_Key, list[int]] = {}
     records: list[dict[str, Any]] = []
     read = newly_refused = newly_passed = changed = 0
-    for line, text in _texts(file):
+    for line, text in _subjects(file):
+        if text.tool is not None and not (now[text.on].calls or then[text.on].calls):
+            continue
         read += 1
-        old, new = verdicts = [chains[text.direction].judge(text.text) for chains in (now, then)]
+        old, new = verdicts = [_judged(chains[text.on], text, 0, marks=True) for chains in (now, then)]
         for at, verdict in enumerate(verdicts):
             for key in _keys(verdict):
                 counts.setdefault(key, [0, 0])[at] += 1
@@ -122,7 +128,7 @@ def _compare(file: Path, now: Chains, then: Chains, output: OutputOptions) -> No
         changed += not (old.refused or new.refused) and old.text != new.text
         if (old.evidence(), old.text) != (new.evidence(), new.text):
             both = {"now": old.evidence(), "then": new.evidence()}
-            records.append({"line": line, "path": text.path, "on": text.direction, **both})
+            records.append({"line": line, "path": text.path, "on": text.on, **both})
     rows = [
         {**_named(key), "texts_now": counts[key][0], "texts_then": counts[key][1], "lines": _lines(lines.get(key, []))}
         for key in sorted(counts)
@@ -140,13 +146,33 @@ def _lines(lines: list[int]) -> str:
     return ", ".join(map(str, distinct[:SHOWN_LINES])) + more
 
 
-def _judged(chain: Chain, text: Readable, pieces: int) -> GuardVerdict:
-    """The verdict on a text: whole, or as a stream where it is an answer."""
-    if not pieces or text.direction not in ("output", "tool_arguments"):
-        return chain.judge(text.text, Placeholders(random.SystemRandom()).label)
+class _Subject(msgspec.Struct, frozen=True):
+    """A text or a call that is judged."""
+
+    path: str
+    on: Direction
+    text: str
+    system: str = ""
+    tool: str | None = None
+    """The name of the tool, where the text is the arguments of a call that is judged as such."""
+
+
+def _judged(chain: Chain, subject: _Subject, pieces: int, *, marks: bool = False) -> GuardVerdict:
+    """The verdict on a call, or on a text: whole, or as a stream where it is an answer.
+
+    Args:
+        marks: whether marks stand in place of values that would be restored, which makes two verdicts comparable.
+    """
+    if subject.tool is not None:
+        return chain.judge_call(subject.tool, subject.text)
+    text = subject.text
+    if subject.system:
+        chain = chain.bound([subject.system])
+    if not pieces or subject.on not in ("output", "tool_arguments"):
+        return chain.judge(text, None if marks else Placeholders(random.SystemRandom()).label)
     window = GuardWindow(chain)
-    for begin in range(0, len(text.text), pieces):
-        if window.feed(text.text[begin : begin + pieces]).ended:
+    for begin in range(0, len(text), pieces):
+        if window.feed(text[begin : begin + pieces]).ended:
             break
     window.end()
     return window.verdict()
@@ -157,14 +183,23 @@ class _Line(msgspec.Struct):
 
     text: str
     on: Direction = "input"
+    system: str = ""
+
+
+class _CallLine(msgspec.Struct):
+    """A line that is a call of a tool."""
+
+    call: str
+    arguments: str = ""
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_call = msgspec.json.Decoder(_CallLine).decode
 _decode_any = msgspec.json.Decoder(dict[str, msgspec.Raw] | str).decode
 
 
-def _texts(file: Path) -> Iterator[tuple[int, Readable]]:
-    """Every text of a file with the number of its line. Ends the command at a line that is none of the three forms."""
+def _subjects(file: Path) -> Iterator[tuple[int, _Subject]]:
+    """Every text and call of a file with the number of its line. Ends the command at a line that is none of the forms."""
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             fail(f"{file} has more than {MAX_FILE_BYTES // 1024**2} MiB; split it", code=2)
@@ -174,22 +209,29 @@ def _texts(file: Path) -> Iterator[tuple[int, Readable]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found = _texts_of(line)
+                found = _subjects_of(line)
             except (msgspec.MsgspecError, ValueError, UnicodeDecodeError) as error:
-                wanted = 'a JSON text, {"text": …, "on": …} or the body of a request'
+                wanted = 'a JSON text, {"text": …, "on": …}, {"call": …, "arguments": …} or the body of a request'
                 fail(f"{file}:{number}: is not {wanted}: {error}", code=2)
-            yield from ((number, text) for text in found)
+            yield from ((number, subject) for subject in found)
 
 
-def _texts_of(line: bytes) -> list[Readable]:
-    """The texts of one line. Raises ValueError (msgspec's errors are some)."""
+def _subjects_of(line: bytes) -> list[_Subject]:
+    """The texts and calls of one line. Raises ValueError (msgspec's errors are some)."""
     value = _decode_any(line)
     if isinstance(value, str):
-        return [Readable("", "input", value, 0, 0)]
+        return [_Subject("", "input", value)]
     if "text" in value:
         one = _decode_line(line)
-        return [Readable("text", one.on, one.text, 0, 0)]
-    found = texts(bytes(value["body"]) if "body" in value else line).readable
-    if not found:
+        return [_Subject("text", one.on, one.text, one.system)]
+    if "call" in value:
+        call = _decode_call(line)
+        return [
+            _Subject("call", "tool_arguments", call.arguments, tool=call.call),
+            *[_Subject("arguments", "tool_arguments", call.arguments)] * bool(call.arguments),
+        ]
+    found = texts(bytes(value["body"]) if "body" in value else line)
+    if not found.readable:
         raise ValueError("it has no text")
-    return list(found)
+    calls = [_Subject(call.path, "tool_arguments", call.arguments, tool=call.name) for call in found.calls]
+    return [_Subject(text.path, text.direction, text.text) for text in found.readable] + calls

@@ -82,7 +82,8 @@ def _write(plan: ImportPlan, config: Path, folder: Path) -> None:
     problems = list(reading.problems)
     if reading.settings is not None:
         try:
-            load_policies(reading.settings.policies_dir, *reading.settings.policy_targets, reading.settings.prompts_dir)
+            settings = reading.settings
+            load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir, settings.detector_names)
         except ConfigError as error:
             problems += error.problems
     if problems:

@@ -268,8 +268,8 @@ def read_policies(folder: Path | None, config: Path, code: int = 1) -> PolicySet
             return load_policies(folder, None, prompts=beside(folder))
         settings = load_settings(config)
         if folder is None:
-            return load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir)
-        return load_policies(folder, *settings.policy_targets, beside(folder) or settings.prompts_dir)
+            return load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir, settings.detector_names)
+        return load_policies(folder, *settings.policy_targets, beside(folder) or settings.prompts_dir, settings.detector_names)
     except ConfigError as error:
         err.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(code) from None

@@ -47,7 +47,7 @@ def serve(
         if settings is None:
             raise ConfigError(reading.problems)
         if settings.policies_from == "files":
-            load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir)
+            load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir, settings.detector_names)
         if problems := problems_in_files(settings, os.environ):
             raise ConfigError(problems)
     except ConfigError as error:

@@ -403,6 +403,11 @@ class Settings(Strict):
         return [pool.name for pool in self.pools], names
 
     @property
+    def detector_names(self) -> frozenset[str]:
+        """The detectors that guard rules of policies may ask."""
+        return frozenset(self.guards.detectors)
+
+    @property
     def sql_url(self) -> str:
         """The SQL store's URL with a SQLite file's path made absolute."""
         url = self.stores.sql

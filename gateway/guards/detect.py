@@ -25,7 +25,8 @@ def verdict_of(rule: DetectorRule, text: str, detected: Iterable[Detected]) -> G
             [
                 Noted(found.begin, found.end if found.end > found.begin else len(text), rule.id, found.kind, rule.mode)
                 for found in detected
-                if (not rule.categories or found.kind in rule.categories) and (rule.threshold is None or found.score >= rule.threshold)
+                if (not rule.categories or found.kind in rule.categories)
+                and (found.decided if rule.threshold is None else found.score >= rule.threshold)
             ],
             key=_place,
         )

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from domain.mistakes import words
 from gateway.config.addresses import checked_hook_url
 from gateway.importing.plan import ImportPlan, environment_name, slug
-from guardrails.build import RuleUnusable, scanner_of
-from guardrails.policy import MAX_RULES, DetectorRule, GuardRule
+from guardrails.build import RuleUnusable
+from guardrails.guard_set import GuardSet
+from guardrails.policy import HELD_BYTES, MAX_RULES, GuardRule
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
 
@@ -146,9 +147,7 @@ def _id_of(name: str, taken: set[str]) -> str:
 
 def _why_unusable(rule: Rule) -> str:
     try:
-        valid = _RULE.validate_python(rule)
-        if not isinstance(valid, DetectorRule):
-            scanner_of(valid)
+        GuardSet([_RULE.validate_python(rule)], HELD_BYTES)
     except ValidationError as error:
         return words(error.errors()[0])
     except RuleUnusable as error:

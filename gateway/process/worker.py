@@ -140,7 +140,9 @@ class _Worker:
         self._started_at = time.time()
         self._metrics = Metrics()
         self._policies = PolicyWatch(
-            PolicyFolder(settings.policies_dir, *settings.policy_targets, settings.prompts_dir), time.time, self._metrics.know
+            PolicyFolder(settings.policies_dir, *settings.policy_targets, settings.prompts_dir, settings.detector_names),
+            time.time,
+            self._metrics.know,
         )
         self._thresholds = Thresholds(log, time.monotonic)
         self._access_log: AccessLog | None = None

@@ -47,14 +47,16 @@ async def guard_input(ask: Ask, story: Story, deps: Deps) -> Ask:
     assert caller is not None
     if guards.changes_replies:
         refuse_showing(ask)
-    if not guards.reads_requests:
+    if not (guards.reads_requests or guards.needs_system):
         return ask
     read = partial(_judged, ask.fields, guards, caller.tenant, deps.remembered)
     found, verdicts = read() if len(ask.fields) <= ON_LOOP_BYTES else await deps.loop.run_in_executor(None, read)
+    story.asked.guards = guards.bound(found.system)
     story.guarded.unread = tuple(dict.fromkeys(part.what for part in found.unreadable))
     _refuse_unreadable(found, guards)
     for text, verdict in verdicts:
         story.guarded.note(text.direction, verdict)
+    _judge_calls(found, guards, story)
     _refuse(verdicts)
     changes = _changes(verdicts, guards, story, deps)
     now, later = parted(guards)
@@ -119,6 +121,16 @@ def _judged(
             verdict = remembered.judge(chain, text.text, tenant=tenant, version=guards.version, direction=text.direction)
             verdicts.append((text, verdict))
     return found, verdicts
+
+
+def _judge_calls(found: RequestTexts, guards: GuardSet, story: Story) -> None:
+    """Let the rules over calls of tools judge those of earlier turns. Raises Fault."""
+    chain = guards.chain("tool_arguments")
+    for call in found.calls if chain.calls else ():
+        verdict = chain.judge_call(call.name, call.arguments)
+        story.guarded.note("tool_arguments", verdict)
+        if verdict.refused:
+            raise refusal(call.path, verdict)
 
 
 def _refuse_unreadable(found: RequestTexts, guards: GuardSet) -> None:

@@ -51,7 +51,11 @@ def check_names(files: Mapping[str, str]) -> list[Problem]:
 
 
 def compiled_from(
-    files: Mapping[str, str], pools: Collection[str], loras: Mapping[str, Collection[str] | None], prompts: Path | None = None
+    files: Mapping[str, str],
+    pools: Collection[str],
+    loras: Mapping[str, Collection[str] | None],
+    prompts: Path | None = None,
+    detectors: Collection[str] | None = None,
 ) -> PolicySet:
     """The policies of files that are not on disk yet, compiled with a folder of prompts. Raises ConfigError, which names places by the
     files' names."""
@@ -62,7 +66,7 @@ def compiled_from(
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")
         try:
-            return load_policies(folder, pools, loras, prompts)
+            return load_policies(folder, pools, loras, prompts, detectors)
         except ConfigError as error:
             raise ConfigError([_placed(problem, folder) for problem in error.problems]) from None
 

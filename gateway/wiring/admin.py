@@ -440,7 +440,7 @@ class AdminApiRun:
     def _database_policies(self, books: StoreTransactions) -> DatabasePolicies | None:
         if self._copy is None:
             return None
-        targets = (*self._settings.policy_targets, self._settings.prompts_dir)
+        targets = (*self._settings.policy_targets, self._settings.prompts_dir, self._settings.detector_names)
         return DatabasePolicies(books.policies, lambda files: compiled_from(files, *targets), self._copy.look)
 
     async def _seen(self) -> Mapping[str, Owner]:

@@ -138,7 +138,8 @@ async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
         except (OSError, UnicodeDecodeError) as error:
             message = f"cannot be read for the database's first policies: {error}"
             raise ConfigError([Problem(str(settings.policies_folder), 1, 1, "", message, "create it with one policy")]) from None
-        compiled = await asyncio.to_thread(compiled_from, files, *settings.policy_targets, settings.prompts_dir)
+        targets = (*settings.policy_targets, settings.prompts_dir, settings.detector_names)
+        compiled = await asyncio.to_thread(compiled_from, files, *targets)
         async with SqlJournal(engine, time.time).change() as change:
             inside = SqlPolicyVersions(change.connections)
             if not await inside.current():  # several gateways may start at once; one of them is first

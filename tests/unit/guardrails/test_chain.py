@@ -1,10 +1,13 @@
 """A chain over whole texts: what overlapping findings become, and what a failure means."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrails.chain import ChainRule, Spot, owned
+from guardrails.chain import CallRule, Chain, ChainRule, Spot, owned
+from guardrails.ports import Finding
 from guardrails.verdict import GuardVerdict, Noted
 from tests.guard_doubles import Failing, chain, rule
 
@@ -115,3 +118,59 @@ def test_neither_the_evidence_nor_the_form_of_a_verdict_shows_the_text() -> None
 def test_the_same_text_has_the_same_verdict_each_time(text: str) -> None:
     judge = chain(rule("redact", "ab", 2), rule("block", "cca", 3), rule("replace", "bca?", 3, replacement="")).judge
     assert judge(text) == judge(text)
+
+
+def test_findings_that_touch_get_one_mark_where_they_are_one_thing() -> None:
+    text = "ababab ab"
+    each, together = rule("redact", "ab", 2, kind="k"), ChainRule(rule("redact", "ab", 2, kind="k").scanner, "redact", joins=True)
+    assert chain(each).judge(text).text == "[K][K][K] [K]"
+    assert chain(together).judge(text).text == "[K] [K]"
+    assert chain(rule("redact", "x", 1, kind="k"), together).judge("xabx").text == "[K][K][K]"
+    assert [noted.begin for noted in chain(together).judge(text).findings] == [0, 2, 4, 7]
+
+
+class Named:
+    """Finds calls by the name of their tool, and fails where it is `boom`."""
+
+    def __init__(self, id_: str, name: str) -> None:
+        self.id = id_
+        self._name = name
+
+    def scan_call(self, name: str, arguments: str | None) -> Sequence[Finding]:
+        if name == "boom":
+            raise RuntimeError("failed")
+        return [Finding(self.id, "named", 0, len(name))] if name == self._name else []
+
+
+def calls(*rules: CallRule) -> Chain:
+    return Chain([rule("block", "rm", 2)], chain().read, rules)
+
+
+def test_calls_are_judged_by_their_own_rules_in_the_order_of_the_policy() -> None:
+    rules = calls(
+        CallRule(Named("second", "rm"), "block", 4), CallRule(Named("first", "rm"), "block", 1), CallRule(Named("note", "rm"), "flag", 0)
+    )
+    assert [one.scanner.id for one in rules.calls] == ["note", "first", "second"]
+    verdict = rules.judge_call("rm", None)
+    assert (verdict.ended, verdict.by, verdict.cut, verdict.text) == ("block", "first", None, None)
+    assert [(noted.rule, noted.kind, noted.mode) for noted in verdict.findings] == [
+        ("note", "named", "flag"),
+        ("first", "named", "block"),
+        ("second", "named", "block"),
+    ]
+    assert rules.judge_call("ls", "{}") == GuardVerdict(text=None)
+    assert calls().judge_call("rm", "{}") == GuardVerdict(text=None)
+    assert rules.judge("ls").text == "ls"
+
+
+def test_a_call_is_refused_where_a_rule_fails_closed_and_not_where_it_fails_open() -> None:
+    closed = calls(CallRule(Named("open", "x"), "block", 0, closed=False), CallRule(Named("net", "x"), "block", 1))
+    verdict = closed.judge_call("boom", "{}")
+    assert (verdict.ended, verdict.by, verdict.failed) == ("unavailable", "net", ("open", "net"))
+    assert not calls(CallRule(Named("open", "x"), "block", 0, closed=False)).judge_call("boom", "{}").refused
+    assert not calls(CallRule(Named("note", "x"), "flag", 0, closed=False)).judge_call("boom", "{}").refused
+
+
+def test_a_flagged_call_is_noted_and_passes() -> None:
+    verdict = calls(CallRule(Named("note", "rm"), "shadow", 0)).judge_call("rm", "{}")
+    assert (verdict.refused, verdict.found("shadow")) == (False, ("note",))

@@ -58,3 +58,16 @@ def test_a_detector_says_what_happens_without_it(change: dict[str, object], says
     with pytest.raises(ValueError, match=says):
         rules({**MODEL, **change})
     assert isinstance(rules(MODEL)[0], DetectorRule)
+
+
+def test_rules_that_compare_with_the_system_prompt_know_that_of_their_request_alone() -> None:
+    guards = GuardSet(rules({"id": "leak", "kind": "prompt_leak", "mode": "block", "min_words": 5}), 4096)
+    said = "I was told: never speak of the blue door to anybody."
+    assert guards.needs_system
+    bound = guards.bound(["Never speak of the blue door to anybody."])
+    assert bound.chain("output").judge(said).by == "leak"
+    assert guards.bound(["Be kind."]).chain("output").judge(said).text == said
+    assert guards.chain("output").judge(said).text == said, "unbound, nothing is known"
+    assert bound.version == guards.version
+    plain = GuardSet(rules(KEYS), 4096)
+    assert plain.bound(["any"]) is plain

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from domain.ask import Endpoint
 from gateway.http.openai import interpret
-from guardrails.messages import RequestTexts, rewritten, texts, with_texts
+from guardrails.messages import EarlierCall, RequestTexts, rewritten, texts, with_texts
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
 CUSTOM = {"custom": {"name": "n", "input": "i"}}
@@ -59,9 +59,9 @@ FOUND = [
     ("messages[4].function_call.arguments", "tool_arguments", "{}"),
     ("tools[0].function.description", "input", "Finds."),
     ("tools[0].function.parameters.properties.q.description", "input", "What"),
-    ("documents[0].title", "tool_results", "T"),
-    ('documents[0]["a.b"]', "tool_results", "dotted"),
-    ("documents[0].a.b", "tool_results", "nested"),
+    ("documents[0].title", "documents", "T"),
+    ('documents[0]["a.b"]', "documents", "dotted"),
+    ("documents[0].a.b", "documents", "nested"),
 ]
 
 FORMS: list[dict[str, Any]] = [{}, {"separators": (",", ":")}, {"indent": 2}, {"ensure_ascii": False}, {"separators": (" , ", "\t:\r\n ")}]
@@ -208,3 +208,30 @@ def test_an_ask_with_other_texts_is_the_ask_of_a_request_with_these_texts(conten
     assert changed.prompt_at == after.prompt_at
     assert changed.prompt == after.prompt
     assert with_texts(before, found, {}) is before
+
+
+def test_calls_of_earlier_turns_are_named_with_their_tool_and_arguments() -> None:
+    found = texts(json.dumps(CHAT).encode())
+    assert found.calls == (
+        EarlierCall("messages[2].tool_calls[0].function", "find", '{"q": "Zoë \\"x\\""}'),
+        EarlierCall("messages[4].function_call", "old", "{}"),
+    )
+    turn = {
+        "role": "assistant",
+        "tool_calls": [{"custom": {"name": "n", "input": "i"}}, {"function": {"name": "f", "arguments": {"a": [1]}}}],
+    }
+    turn["tool_calls"] += [{"function": {"name": "g"}}, {"function": {"arguments": "{}"}}]  # type: ignore[operator]
+    calls = texts(json.dumps({"messages": [turn]}).encode()).calls
+    assert [(call.name, call.arguments) for call in calls] == [("n", "i"), ("f", '{"a": [1]}'), ("g", "")]
+
+
+def test_the_system_prompt_is_what_system_and_developer_messages_say() -> None:
+    parts = [{"type": "text", "text": "two"}, {"type": "text", "text": "three"}]
+    turns = [
+        {"role": "system", "content": "one", "name": "s"},
+        {"role": "user", "content": "no"},
+        {"role": "developer", "content": parts},
+        {"role": "assistant", "content": "no"},
+    ]
+    assert texts(json.dumps({"messages": turns}).encode()).system == ("one", "two", "three")
+    assert texts(b'{"prompt": "one"}').system == ()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from guardrails.policy import MAX_RULES, MAX_WORDS, GuardPolicy, PatternRule, SecretsRule, WordsRule
+from guardrails.policy import MAX_RULES, MAX_WORDS, GuardPolicy, JsonSchemaRule, PatternRule, SecretsRule, WordsRule
 from policies.yaml.located import parse_yaml
 from policies.yaml.validate import checked
 
@@ -72,6 +72,25 @@ def test_a_rule_that_changes_texts_fails_closed_unless_it_says_otherwise_and_oth
             "id: a, kind: pii, mode: redact, restore: true, on: [output]",
             "has restore: true and looks at no text that is sent to an engine; add input to on, or remove restore",
         ),
+        (
+            "id: a, kind: tools, mode: redact, allow: [x]",
+            "has mode: redact, and a call has no part that could be cut out; write block, flag",
+        ),
+        ("id: a, kind: tools, mode: replace, replacement: x, allow: [x]", "has mode: replace, and a call has no part"),
+        (
+            "id: a, kind: tools, mode: block, allow: [x], on: [output]",
+            "looks at other texts than calls of tools; write on: [tool_arguments]",
+        ),
+        ("id: a, kind: tools, mode: block", "has neither allow nor arguments, so it would find nothing; write one of them"),
+        ("id: a, kind: repetition, mode: redact", "has mode: redact, and kind: repetition tells where a text has to end; write block"),
+        (
+            "id: a, kind: repetition, mode: block, max_times: 500",
+            "looks at 500 times 200 characters; max_times times max_unit_chars is at most 20000",
+        ),
+        ("id: a, kind: json_schema, mode: block", "is missing"),
+        ("id: a, kind: language, mode: block, allow: [english]", "must match"),
+        ("id: a, kind: canary, mode: block, tokens: [short]", "must have at least 8"),
+        ("id: a, kind: links, mode: block, allow: ['example.com/a?b']", "must match"),
         ("id: a, kind: pii, mode: redact, on: [input, input]", "names a direction twice in on; keep one of them"),
         (
             "id: a, kind: links, mode: block, sensitivity: 3",
@@ -87,6 +106,24 @@ def test_a_mistake_is_told_with_what_to_write(rule: str, message: str) -> None:
 def test_an_unknown_kind_is_told_which_there_are() -> None:
     (message,) = mistakes("id: a, kind: secret, mode: block")
     assert "'secrets', 'pii', 'words', 'pattern', 'links', 'injection'" in message
+
+
+def test_a_rule_over_calls_and_one_over_answers_look_at_these_alone_and_others_at_what_they_say() -> None:
+    policy = read(
+        """
+rules:
+  - {id: calls, kind: tools, mode: block, allow: ["a*"]}
+  - {id: shape, kind: json_schema, mode: block, schema: {type: object, properties: {a: {const: null}}}}
+  - {id: leak, kind: prompt_leak, mode: block}
+  - {id: papers, kind: pii, mode: redact, restore: true, on: [documents]}
+"""
+    )
+    assert [rule.id for rule in policy.on("tool_arguments")] == ["calls"]
+    assert [rule.id for rule in policy.on("output")] == ["shape", "leak"]
+    assert [rule.id for rule in policy.on("documents")] == ["papers"]
+    shape = policy.rules[1]
+    assert isinstance(shape, JsonSchemaRule)
+    assert shape.json_schema == {"type": "object", "properties": {"a": {"const": None}}}
 
 
 def test_ids_stand_once_and_words_and_rules_are_bounded() -> None:

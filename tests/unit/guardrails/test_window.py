@@ -55,6 +55,12 @@ RULES = [
     rule("shadow", "a+$", None),
 ]
 
+JOINED = [
+    ChainRule(Expression("ab", "ab", 2, "k"), "redact", joins=True),
+    ChainRule(Expression("bab", "bab", 3, "k"), "replace", "~", joins=True),
+    rule("redact", "ca", 2, kind="k"),
+]
+
 texts = st.text(alphabet="aabbc \u200b", max_size=60)
 LOOK_ALIKES = "aabbc \u200b\u0430\u0441\u0301\u0327\uff42\ufb03\U000e0061\u1100\u1161\u33a4"
 """Latin and Cyrillic, marks that join the letter before, a full-width letter, a ligature, a tag character, Hangul, a square of three."""
@@ -79,6 +85,12 @@ def test_however_a_text_is_cut_the_window_releases_what_the_chain_passes(
 @given(pieces_of(st.text(alphabet=LOOK_ALIKES, max_size=60)), st.sets(st.sampled_from(range(len(RULES))), min_size=1))
 def test_normalisation_makes_no_difference_between_pieces_and_the_whole(pieces: list[str], chosen: set[int]) -> None:
     assert_same(Chain([RULES[at] for at in sorted(chosen)], Text), pieces)
+
+
+@pytest.mark.req("R24", "R25")
+@given(pieces_of(), st.sets(st.sampled_from(range(len(JOINED))), min_size=1), st.integers(1, 4))
+def test_findings_that_touch_get_one_mark_in_a_stream_as_in_the_whole(pieces: list[str], chosen: set[int], stride: int) -> None:
+    assert_same(chain(*[JOINED[at] for at in sorted(chosen)]), pieces, stride=stride)
 
 
 def test_what_normalisation_leaves_out_or_joins_takes_no_room() -> None:

@@ -187,3 +187,18 @@ def test_combinations_beyond_the_bound_are_joined_when_they_are_needed(monkeypat
 def test_a_rule_that_cannot_be_used_is_an_error_of_the_load() -> None:
     with pytest.raises(RuleUnusable, match="no kind of secret"):
         acme({"acme/for_project/p": level({"id": "keys", "kind": "secrets", "mode": "block", "types": ["nothing"]})})
+
+
+def test_rules_of_operators_are_made_ready_once_however_many_tenants_add_to_them() -> None:
+    model = {"name": "m", "pool": "chat"}
+    everyone = {"tenant": "*", "models": [model], "guards": level("house", {"id": "keys", "kind": "secrets", "mode": "block"})}
+    tenants = [{"tenant": f"t{n}", "guards": level(f"own{n}")} for n in range(5)]
+    made = compiled([PolicyDocument.model_validate(one) for one in (everyone, *tenants)])
+    scanners = []
+    for n in range(5):
+        policy = made.for_tenant(f"t{n}")
+        assert policy is not None
+        ready = applying(policy).applied()
+        assert ready is not None
+        scanners.append([[rule.scanner for rule in ready.chain(direction).rules] for direction in ("input", "output")])  # type: ignore[arg-type]
+    assert len({id(one) for tenant in scanners for chain in tenant for one in chain}) == 2 + 5

