@@ -66,8 +66,12 @@ class AuditLog(Protocol):
         """Rows with numbers above `after`, oldest first. Raises JournalAway."""
         ...
 
-    async def newest(self, before: int | None, limit: int, tenant: str | None = None) -> list[AuditRow]:
-        """Rows with numbers below `before` (None: from the end), newest first. Raises JournalAway."""
+    async def newest(self, before: int | None, limit: int, tenant: str | None = None, action: str | None = None) -> list[AuditRow]:
+        """Rows with numbers below `before` (None: from the end), newest first. Raises JournalAway.
+
+        Args:
+            action: an action, or the part of actions before a dot: `key` for `key.create` and its like.
+        """
         ...
 
     async def verify(self) -> ChainCheck:

@@ -1,5 +1,8 @@
 """Ports and values of the ledger: to book usage, to drop old rows, and to query.
 
+A block by a guard rule comes with the usage of its request and is written to the audit in the same transaction, so that it is there
+exactly once, and no request waits for it.
+
 `UsageEvent` is one row: what one request used and cost, written once and never changed. `UsageStore` books rows and drops old ones,
 `UsageTotals` and `UsageQueries` read, `SpendReader` reads what counts towards limits.
 
@@ -26,6 +29,20 @@ it (`gateway.request.holds.OpenHold.charged`)."""
 
 LOST: Final = "lost"
 """Outcome and closing of a request whose process died meanwhile. It counts as a request, as it does where its hold was reaped."""
+
+
+class GuardBlock(msgspec.Struct, frozen=True, array_like=True):
+    """What a guard rule of the mode `block` did to one request. Holds no text of it."""
+
+    rule: str
+    kinds: str
+    """What was found, comma-separated."""
+    direction: str
+    """What the refused text is: `input`, `output`, …"""
+    version: str
+    """The first digits of the digest of the rules."""
+    late: bool = False
+    """Whether an answer was cut after the refused text had been sent."""
 
 
 class UsageEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -65,6 +82,8 @@ class UsageEvent(msgspec.Struct, frozen=True, array_like=True):
     """The steps of its tenant's degradation ladder that were applied, comma-separated."""
     reported: str = ""
     """The engine's own counts of tokens in words, where they are implausible and `usage` is their bound; else empty."""
+    blocked: GuardBlock | None = None
+    """The guard rule that refused the request or cut its answer. It goes to the audit and not to the ledger's row; None for none."""
 
 
 By = Literal["day", "organisation", "tenant", "project", "key", "user", "model", "lora"]
@@ -173,6 +192,11 @@ class UsageStore(Protocol):
 
     async def prepare(self, today: dt.date) -> None:
         """Create storage for the days to come, and drop totals of quarters of an hour that no period needs any more. Raises LedgerAway."""
+        ...
+
+    async def sum_up_blocks(self, now_unix: float) -> int:
+        """Write an audit row for each tenant and minute that is over and had more blocks than rows of their own
+        (`tenancy.guard_blocks`). Returns how many rows were written. Raises LedgerAway."""
         ...
 
     async def prune(self, first_kept: dt.date) -> int:

@@ -57,7 +57,8 @@ def frame(event: UsageEvent) -> bytes:
 def tamed(event: UsageEvent) -> UsageEvent:
     """The event with texts of at most MAX_TEXT characters that are Unicode without NUL, and numbers from 0 to MAX_NUMBER."""
     usage = msgspec.structs.replace(event.usage, **_tame(event.usage))
-    return msgspec.structs.replace(event, **_tame(event), usage=usage)
+    blocked = None if event.blocked is None else msgspec.structs.replace(event.blocked, **_tame(event.blocked))
+    return msgspec.structs.replace(event, **_tame(event), usage=usage, blocked=blocked)
 
 
 def _tame(value: msgspec.Struct) -> dict[str, str | int]:
@@ -67,7 +68,7 @@ def _tame(value: msgspec.Struct) -> dict[str, str | int]:
         for name, text in fields.items()
         if isinstance(text, str)
     }
-    return {**texts, **{name: min(max(number, 0), MAX_NUMBER) for name, number in fields.items() if isinstance(number, int)}}
+    return {**texts, **{name: min(max(number, 0), MAX_NUMBER) for name, number in fields.items() if type(number) is int}}
 
 
 def read_frames(data: bytes) -> Iterator[UsageEvent | Damage]:

@@ -17,10 +17,12 @@ def list_rows(
     gateway: StoreOptions,
     output: OutputOptions,
     tenant: Annotated[str, typer.Option(help="Only what concerns this tenant.")] = "",
+    action: Annotated[str, typer.Option(help="Only these actions: `key.create`, or `key` for all that begin so.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most rows, newest first.")] = 50,
 ) -> None:
     """Print the newest changes."""
-    rows = gateway.api().items(f"{API}/audit" + (f"?tenant={segment(tenant)}" if tenant else ""), limit)
+    asked = "&".join([f"{name}={segment(value)}" for name, value in (("tenant", tenant), ("action", action)) if value])
+    rows = gateway.api().items(f"{API}/audit" + (f"?{asked}" if asked else ""), limit)
     shown = [{**row, "at_unix": row["at_unix_ms"] / 1000} for row in rows]
     output.show(shown, ("seq", "at_unix", "actor", "role", "address", "action", "target"), rows, expendable=("seq", "role", "address"))
 

@@ -1,4 +1,5 @@
 """The admin process's part of the ledger: writes the workers' usage events to SQL, and drops days beyond the retention.
+Blocks by guard rules, which come with usage events, are written to the audit with them.
 
 It runs here because writing a request to SQL costs more CPU than relaying one, and no caller waits for this process.
 """
@@ -17,6 +18,8 @@ from tenancy.usage import LedgerAway, UsageStore
 
 KEEP_EVERY_S: Final = 3600.0
 """How often old days are dropped and coming days prepared."""
+SUM_UP_EVERY_S: Final = 60.0
+"""How often the blocks by guard rules that have no audit rows of their own are summed up."""
 CLOSE_WITHIN_S: Final = 4.0
 """The longest wait for SQL at the end. Events that it does not take are written after the next start."""
 
@@ -68,7 +71,7 @@ class Ships(Protocol):
 
 
 class Bookkeeper:
-    """Runs the shipper and the retention; one per host.
+    """Runs the shipper, the retention and the sums of blocks; one per host.
 
     Args:
         close: closes the connections to SQL.
@@ -85,10 +88,11 @@ class Bookkeeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start shipping and retention; they run until `close`."""
+        """Start all of them; they run until `close`."""
         self._tasks = [
             asyncio.create_task(kept_up(self._shipper.run, "ledger")),
             asyncio.create_task(kept_up(self._keep_on, "retention")),
+            asyncio.create_task(kept_up(self._sum_up_on, "guard blocks")),
         ]
 
     def state(self) -> BookingState:
@@ -120,6 +124,18 @@ class Bookkeeper:
         while True:
             await self.keep()
             await asyncio.sleep(KEEP_EVERY_S)
+
+    async def _sum_up_on(self) -> None:
+        while True:
+            await asyncio.sleep(SUM_UP_EVERY_S)
+            await self.sum_up()
+
+    async def sum_up(self) -> None:
+        """Sum up the blocks by guard rules of the minutes that are over once; during an outage of SQL the next call tries again."""
+        try:
+            await self._store.sum_up_blocks(self._wall())
+        except LedgerAway as error:
+            log.warning("blocks by guard rules are summed up later", why=str(error)[:300])
 
     async def keep(self) -> None:
         """Prepare the coming days and drop days beyond the retention once; during an outage of SQL the next call tries again."""

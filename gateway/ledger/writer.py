@@ -9,10 +9,11 @@ from typing import Final, Protocol
 
 import msgspec
 
+from gateway.guards.facts import GuardRecord
 from gateway.record import Record
 from gateway.request.holds import OpenHold
 from tenancy.ports import UsageLog
-from tenancy.usage import UsageEvent
+from tenancy.usage import GuardBlock, UsageEvent
 
 
 def usage_event(record: Record) -> UsageEvent | None:
@@ -43,7 +44,16 @@ def usage_event(record: Record) -> UsageEvent | None:
         record.asked_model,
         ", ".join(record.steps),
         record.reported,
+        None if record.guards is None else _block(record.guards),
     )
+
+
+def _block(said: GuardRecord) -> GuardBlock | None:
+    """The block by a guard rule; None where no rule of that mode refused anything."""
+    if said.word != "block":
+        return None
+    kinds = sorted({found.kind for found in said.counts if found.rule == said.by and found.direction == said.direction})
+    return GuardBlock(said.by, ",".join(kinds), said.direction, said.version, said.late)
 
 
 CLOSE_WITHIN_S: Final = 5.0

@@ -48,6 +48,7 @@ from gateway.request.end_revoked import RevokedAnswers
 from gateway.rollouts.watch import RolloutWatch
 from gateway.sync.policies import PolicyWatch
 from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.families import DETECTOR_RESULTS
 from gateway.telemetry.logs import Thresholds, configure_logs
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
@@ -347,6 +348,8 @@ class _Worker:
                 self._metrics.set_answers(
                     deps.answers.store.figures(), deps.answers.semantic.state().index if deps.answers.semantic else None
                 )
+            for name, figures in self._detectors.figures().items():
+                self._metrics.set_detector(name, {word: getattr(figures, word) for word in DETECTOR_RESULTS}, figures.seconds)
             metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
         return WorkerSnapshot(
             index=self._index,

@@ -21,7 +21,7 @@ from gateway.guards.detect import MAX_TEXTS, Sample, judged_by, parted
 from gateway.http.edge.exchange import Exchange
 from gateway.http.openai.controls import GUARDS
 from gateway.http.openai.guard_texts import (
-    GuardQuestion,
+    TextsToJudge,
     guard_question,
     moderation_question,
     render_moderations,
@@ -46,7 +46,7 @@ GUARD: Final = "/v1/guard"
 MODERATIONS: Final = "/v1/moderations"
 
 MAX_BODY_BYTES: Final = 1024 * 1024
-"""A request of the usual size, or a few hundred pages of text; a scan of so much takes about 0.1 s."""
+"""A few hundred pages of text. The scan takes processor time of the worker in proportion to it."""
 ON_LOOP_CHARS: Final = 32 * 1024
 """Longer texts are scanned in a thread, so that the worker's loop is held for a few milliseconds at most."""
 
@@ -60,7 +60,7 @@ async def judge_texts(exchange: Exchange, story: Story, deps: Deps) -> None:
         Fault: the key, the body, the named model or rule, or a limit is why there is no answer.
     """
 
-    def render(question: GuardQuestion, guards: GuardSet | None, verdicts: Sequence[GuardVerdict]) -> bytes:
+    def render(question: TextsToJudge, guards: GuardSet | None, verdicts: Sequence[GuardVerdict]) -> bytes:
         return render_verdicts(question, verdicts, "" if guards is None else guards.version, story.gateway_id)
 
     await _answer(GUARD, guard_question, render, exchange, story, deps)
@@ -73,7 +73,7 @@ async def moderate(exchange: Exchange, story: Story, deps: Deps) -> None:
         Fault: as `judge_texts`; GUARD_UNAVAILABLE where a rule that fails closed could not judge.
     """
 
-    def render(question: GuardQuestion, guards: GuardSet | None, verdicts: Sequence[GuardVerdict]) -> bytes:
+    def render(question: TextsToJudge, guards: GuardSet | None, verdicts: Sequence[GuardVerdict]) -> bytes:
         failed = next((verdict for verdict in verdicts if verdict.ended == "unavailable"), None)
         if failed is not None:
             message = "A guard rule of the policy could not judge the text. Try again."
@@ -86,10 +86,10 @@ async def moderate(exchange: Exchange, story: Story, deps: Deps) -> None:
 OWN_POSTS: Final[dict[str, Callable[[Exchange, Story, Deps], Awaitable[None]]]] = {GUARD: judge_texts, MODERATIONS: moderate}
 """The routes of this module."""
 
-Render = Callable[[GuardQuestion, GuardSet | None, Sequence[GuardVerdict]], bytes]
+Render = Callable[[TextsToJudge, GuardSet | None, Sequence[GuardVerdict]], bytes]
 
 
-async def _answer(path: str, read: Callable[[bytes], GuardQuestion], render: Render, exchange: Exchange, story: Story, deps: Deps) -> None:
+async def _answer(path: str, read: Callable[[bytes], TextsToJudge], render: Render, exchange: Exchange, story: Story, deps: Deps) -> None:
     story.asked.endpoint = path
     caller = await authenticate(exchange, story, deps)
     story.asked.user = caller.user
@@ -116,7 +116,7 @@ async def _answer(path: str, read: Callable[[bytes], GuardQuestion], render: Ren
         await settle(hold, story, deps)
 
 
-def _rules_for(question: GuardQuestion, caller: Caller, grant: Grant, story: Story, deps: Deps) -> GuardSet | None:
+def _rules_for(question: TextsToJudge, caller: Caller, grant: Grant, story: Story, deps: Deps) -> GuardSet | None:
     """The rules that judge; None for no rules. Raises Fault: MODEL_NOT_FOUND or INVALID_VALUE."""
     policies = deps.live.policies
     story.asked.policy_digest = policies.digest

@@ -42,6 +42,9 @@ class Store:
 
     async def prepare(self, today: Any) -> None: ...
 
+    async def sum_up_blocks(self, now_unix: float) -> int:
+        return 0
+
     async def prune(self, first_kept: Any) -> int:
         return 0
 

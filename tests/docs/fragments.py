@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from gateway.config.pools import BackendSettings, PoolSettings
 from gateway.config.settings import Settings
+from guardrails.policy import GuardPolicy
 from policies.prompts.schema import PromptDocument
 from policies.rollout.document import RolloutDocument
 from policies.schema import PolicyDocument
@@ -28,12 +29,19 @@ KINDS: Final[dict[str, type[BaseModel]]] = {
     "rollout": RolloutDocument,
     "prompt": PromptDocument,
     "pool": PoolSettings,
+    "guards": GuardPolicy,
     "backend": BackendSettings,
     "fleet": FleetFile,
 }
 """Kinds of YAML fragments; further: `kubernetes`, and `other` for files of other programs, which are only parsed."""
-FIELDS: Final = {kind: {f.alias or name: f.is_required() for name, f in model.model_fields.items()} for kind, model in KINDS.items()}
-"""The keys of each kind, and whether they are required."""
+ONLY_NAMED: Final = "guards"
+"""The kind that has to be said with `as=`: its `rules` are a key of policies, too."""
+FIELDS: Final = {
+    kind: {f.alias or name: f.is_required() for name, f in model.model_fields.items()}
+    for kind, model in KINDS.items()
+    if kind != ONLY_NAMED
+}
+"""The keys of each other kind, and whether they are required."""
 
 
 class WrongExample(Exception):

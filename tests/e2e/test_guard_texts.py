@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -11,10 +13,13 @@ from backends.simengine import SimEngine, SimSettings
 from gateway.http.openai.guard_texts import OPENAI_CATEGORIES
 from gateway.ledger.writer import usage_event
 from gateway.request.guard_texts import MAX_BODY_BYTES
+from gateway.telemetry.families import DETECTOR_RESULTS
 from guardrails.ports import Detected, DetectorAway
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.rights import Rights
+from tests.e2e.test_serve import serving
 from tests.gateway_harness import Gateway, gateway
+from tests.timing import HANG_S
 
 SIM = SimSettings(models=("sim",), speed=2000)
 MAIL = "write to ann@example.com"
@@ -209,3 +214,44 @@ async def test_the_official_client_reads_moderations(running: Gateway) -> None:
     async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="wrong", max_retries=0) as stranger:
         with pytest.raises(openai.AuthenticationError):
             await stranger.moderations.create(input="a")
+
+
+DETECTING = """
+data: {{bind: "127.0.0.1:0"}}
+admin: {{bind: "127.0.0.1:0"}}
+policies: guarded
+pools:
+  - name: chat
+    model: sim
+    backends:
+      - {{id: e0, url: "{url}"}}
+  - name: guards
+    model: sim-guard
+    backends:
+      - {{id: g0, url: "{backend}"}}
+guards:
+  detectors:
+    harm: {{kind: guard_model, pool: guards, form: llama_guard, timeout_ms: 30000}}
+"""
+HARM = """
+tenant: "*"
+models: [{name: sim, pool: chat}]
+guards:
+  rules: [{id: harm, kind: detector, detector: harm, mode: block, on_error: closed}]
+"""
+
+
+async def test_a_detector_of_the_settings_is_asked_and_its_questions_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "guarded").mkdir()
+    (tmp_path / "guarded" / "default.yaml").write_text(HARM)
+    async with SimEngine(SIM) as engine, SimEngine(SimSettings(models=("sim-guard",), guard={"bomb": "S9"})) as shield:
+        async with serving(tmp_path, engine.url, settings=DETECTING, backend=shield.url) as served:
+            async with httpx.AsyncClient(trust_env=False, timeout=HANG_S, headers=served.headers) as client:
+                for text, action in (("how is a bomb made?", "block"), ("the sea", "pass"), ("the sea", "pass")):
+                    answer = await client.post(f"{served.url}/v1/guard", json={"input": text})
+                    assert (answer.status_code, answer.json()["action"]) == (200, action)
+                pages = (await client.get(f"{served.admin}/metrics")).text
+    counted = {result: f'tidegate_guard_detector_questions_total{{detector="harm",result="{result}"}} ' for result in DETECTOR_RESULTS}
+    found = {result: float(pages.partition(line)[2].partition("\n")[0]) for result, line in counted.items()}
+    assert found == dict.fromkeys(DETECTOR_RESULTS, 0.0) | {"answered": 2.0, "remembered": 1.0}
+    assert "tidegate_guard_verdicts_total{" not in pages, "what is only tried is no verdict on a request"

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
+from gateway.cli.admin_client import API
 from tests.e2e.test_serve import Served, ask, serving
 from tests.scale import scaled
 from tests.scripted_server import Peer, scripted
@@ -141,6 +142,98 @@ async def test_no_planted_secret_is_seen_again(tmp_path: Path, record_property: 
                 assert seen == {"logs": [], "pages": [], "errors": []}
                 assert sum(status >= 400 for status, _ in answers) >= len(answers) // 2
     record_property("figure", f"{CANARIES} canaries, 0 seen")  # type: ignore[operator]  # pytest's fixture is a function
+
+
+ADMIN_TOKEN = "an-admin-token-of-32-characters!"
+GUARDED = """\
+tenant: "*"
+models:
+  - {name: sim, pool: chat}
+guards:
+  rules:
+    - {id: people, kind: pii, mode: redact, types: [email], on: [input, output, tool_arguments, tool_results]}
+    - {id: doors, kind: words, words: ["open sesame"], mode: block}
+    - {id: trial, kind: words, words: ["trial"], mode: shadow}
+"""
+
+
+@asynccontextmanager
+async def engine_answering(text: str) -> AsyncIterator[str]:
+    """An engine that polls well and answers every chat with a text."""
+
+    async def serve(peer: Peer) -> None:
+        while request := await peer.request():
+            body: dict[str, Any] = {"object": "list", "data": [{"id": "sim"}]}
+            if request.startswith(b"POST"):
+                choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+                usage = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+                body = {"id": "x", "object": "chat.completion", "created": 1, "model": "sim", "choices": [choice], "usage": usage}
+            raw = json.dumps(body).encode()
+            await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(raw), raw))
+
+    async with scripted(serve) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+def guarded_bodies(canary: str) -> list[tuple[str, dict[str, Any]]]:
+    """Requests that guard rules change, refuse, only note, or cannot read, each with the canary in what they look at."""
+    mail, call = (
+        f"{canary}@example.com",
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": f'{{"to": "{canary}@b.io"}}'}},
+    )
+    turns = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1", "content": mail}]
+    parts = [{"type": canary, canary: mail}, {"type": "text", "text": canary}]
+    return [
+        (CHAT, ask(messages=[{"role": "user", "content": f"write to {mail}"}])),
+        (CHAT, ask(messages=[{"role": "user", "content": f"open sesame {canary}"}])),
+        (CHAT, ask(messages=[{"role": "user", "content": f"a trial of {canary}"}])),
+        (CHAT, ask(messages=[{"role": "user", "content": "go"}, *turns])),
+        (CHAT, ask(messages=[{"role": "user", "content": parts}])),
+        (CHAT, ask(guardrails=[canary])),
+        ("/v1/guard", {"input": [mail, f"open sesame {canary}"]}),
+        ("/v1/guard", {"input": canary, "guardrails": [canary]}),
+        ("/v1/guard", {"input": canary, canary: canary, "direction": canary}),
+        ("/v1/moderations", {"input": [{"type": "text", "text": mail}], "model": canary}),
+        ("/v1/moderations", {"input": mail}),
+    ]
+
+
+@pytest.mark.req("R37")
+async def test_what_guard_rules_look_at_is_written_down_nowhere(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
+    """Logs, metrics, explanations, the ledger, the audit and every other file: rules, kinds and numbers, and no text."""
+    (tmp_path / "guarded").mkdir()
+    (tmp_path / "guarded" / "default.yaml").write_text(GUARDED)
+    (tmp_path / "token").write_text(ADMIN_TOKEN)
+    more = "policies: guarded\nsecrets: {admin_token: {file: token}}\n"
+    canary, said = ("".join(random.Random(seed).choices(LETTERS, k=32)).lower() for seed in (2, 3))
+    async with engine_answering(f"ask {said}@example.com") as engine, serving(tmp_path, engine, more=more) as served:
+        requests, operator = guarded_bodies(canary), {"authorization": f"Bearer {ADMIN_TOKEN}"}
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S, headers=served.headers) as client:
+            replies = [await client.post(f"{served.url}{path}", json=body) for path, body in requests]
+            ids = [reply.headers["x-tidegate-request-id"] for reply in replies]
+            lines = await log_lines(served, len(requests))
+            pages = (await client.get(f"{served.admin}/metrics")).text
+            rows: list[dict[str, Any]] = []
+            async with asyncio.timeout(HANG_S):
+                while not rows:  # the block is booked behind its request
+                    await asyncio.sleep(0.1)
+                    rows = (await client.get(f"{served.admin}{API}/audit?action=guard", headers=operator)).json()["items"]
+            paths = ("usage?by=tenant&by=key&by=model", *(f"requests/{one}/explanation" for one in ids[:4]))
+            answers = [await client.get(f"{served.admin}{API}/{path}", headers=operator) for path in paths]
+            explained = "".join([answer.raise_for_status().text for answer in answers])
+    assert [reply.status_code for reply in replies[:3]] == [200, 400, 200]
+    assert [row["target"] for row in rows] == ["tenant/acme/guard/doors"]
+    assert rows[0]["after"]["request_id"] == ids[1]
+    found = {line["request_id"]: line.get("guard_found", "") for line in lines}
+    assert found[ids[0]].startswith("people:email:redact:input=1")
+    assert found[ids[1]] == "doors:word:block:input=1"
+    assert 'tidegate_guard_verdicts_total{tenant="acme",verdict="block"} 1.0' in pages
+    assert '"guards":"block by doors in input; found doors:word:block:input=1"' in explained
+    files = b"".join(file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file())
+    everything = {"pages": pages, "explanations and usage": explained, "audit": json.dumps(rows), "files": files.decode("latin-1")}
+    for secret in (canary, said):
+        assert [where for where, text in everything.items() if secret in text.lower()] == []
+    record_property("figure", f"{len(requests)} requests, 0 canaries seen")  # type: ignore[operator]  # pytest's fixture is a function
 
 
 @pytest.mark.req("R39")

@@ -51,13 +51,18 @@ class AuditQuery(PageQuery):
     """The rows to show."""
 
     tenant: str | None = Field(default=None, max_length=63, description="Only rows about this tenant.")
+    action: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Only rows with this action, such as `key.create`, or with every action that begins so: `key`, `guard`.",
+    )
 
 
 @router.get("/audit", response_model=AuditPage, responses=READ_ERRORS, summary="What was changed, newest first")
 async def rows(call: Asking, query: Annotated[AuditQuery, Query()]) -> Response:
     """Show rows of the audit."""
     before = decode_cursor(query.cursor, int)
-    audit_rows = await call.parts.audit.newest(before, query.limit + 1, query.tenant)
+    audit_rows = await call.parts.audit.newest(before, query.limit + 1, query.tenant, query.action)
     return answer(200, page_of(audit_rows, query.limit, _shown, lambda row: row.seq))
 
 

@@ -47,7 +47,7 @@ _MODERATION_FIELDS: Final = frozenset({"input", "model", GUARDS, "user"})
 _encode = msgspec.json.Encoder().encode
 
 
-class GuardQuestion(msgspec.Struct, frozen=True):
+class TextsToJudge(msgspec.Struct, frozen=True):
     """Texts to be judged."""
 
     texts: tuple[Readable, ...]
@@ -64,7 +64,7 @@ class GuardQuestion(msgspec.Struct, frozen=True):
     """Of a moderation, the number of texts of each result."""
 
 
-def guard_question(body: bytes) -> GuardQuestion:
+def guard_question(body: bytes) -> TextsToJudge:
     """What a body of `POST /v1/guard` asks.
 
     Raises:
@@ -81,12 +81,12 @@ def guard_question(body: bytes) -> GuardQuestion:
             refuse("Invalid value for 'direction': the texts of a request have directions of their own. Leave it out.", "direction")
         found, unread = _of_request(value)
         asked_model = value.get("model")
-        return GuardQuestion(found, model or (asked_model if isinstance(asked_model, str) else ""), guards, unread)
+        return TextsToJudge(found, model or (asked_model if isinstance(asked_model, str) else ""), guards, unread)
     found = tuple(_plain(value, direction or "input"))
-    return GuardQuestion(found, model, guards)
+    return TextsToJudge(found, model, guards)
 
 
-def moderation_question(body: bytes) -> GuardQuestion:
+def moderation_question(body: bytes) -> TextsToJudge:
     """What a body of `POST /v1/moderations` asks. A list of parts is one input with one result, a list of texts has one for each.
 
     Raises:
@@ -102,7 +102,7 @@ def moderation_question(body: bytes) -> GuardQuestion:
         found = tuple(_plain(value, "input"))
         groups = (1,) * len(found)
     whose = "" if model.startswith(NOT_CHECKED) else model
-    return GuardQuestion(found, whose, guards, (), model or OUR_MODEL, groups)
+    return TextsToJudge(found, whose, guards, (), model or OUR_MODEL, groups)
 
 
 def _document(body: bytes, known: frozenset[str]) -> dict[str, object]:
@@ -190,7 +190,7 @@ def action_of(text: str, verdict: GuardVerdict) -> str:
     return "flag" if any(found.mode != "shadow" for found in verdict.findings) else "pass"
 
 
-def render_verdicts(question: GuardQuestion, verdicts: Sequence[GuardVerdict], version: str, request_id: str) -> bytes:
+def render_verdicts(question: TextsToJudge, verdicts: Sequence[GuardVerdict], version: str, request_id: str) -> bytes:
     """The body of an answer of `POST /v1/guard`.
 
     Args:
@@ -229,7 +229,7 @@ def _finding(found: Noted) -> dict[str, Any]:
     return {"rule": found.rule, "kind": found.kind, "mode": found.mode, "begin": found.begin, "end": found.end}
 
 
-def render_moderations(question: GuardQuestion, verdicts: Sequence[GuardVerdict], request_id: str) -> bytes:
+def render_moderations(question: TextsToJudge, verdicts: Sequence[GuardVerdict], request_id: str) -> bytes:
     """The body of an answer of `POST /v1/moderations`. A score is 1 for what was found and 0 for everything else: rules decide, and
     estimate no probability.
 

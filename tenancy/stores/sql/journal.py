@@ -6,9 +6,10 @@ the row that holds the chain's end. So no other writer can change what a change 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -28,6 +29,28 @@ MAX_REMEMBERED_OF_ONE: Final = 5_000
 """Idempotency keys of one holder within a day, so that no holder can use up all of them: three a minute, all day."""
 PAGE: Final = 2_000
 """Rows read at once while the chain is verified."""
+
+
+async def append_entries(connection: AsyncConnection, entries: Sequence[tuple[int, Entry]]) -> None:
+    """Append entries to the audit chain, within the transaction of a connection.
+
+    Args:
+        entries: each with its moment in milliseconds since 1970.
+
+    Raises:
+        JournalAway: the chain has no end to append to.
+    """
+    end = (await connection.execute(sa.select(audit_head).where(audit_head.c.id == 1).with_for_update())).mappings().first()
+    if end is None:
+        raise JournalAway("the audit's end is missing from the database")
+    seq, head, rows = end["seq"], end["hash"], list[dict[str, Any]]()
+    for at_unix_ms, entry in entries:
+        row = next_row(seq + 1, head, at_unix_ms, entry)
+        rows.append({"seq": row.seq, "at_unix_ms": at_unix_ms, "hash": row.hash, **msgspec.structs.asdict(entry)})
+        seq, head = row.seq, row.hash
+    if rows:
+        await connection.execute(sa.insert(audit), rows)
+        await connection.execute(sa.update(audit_head).where(audit_head.c.id == 1).values(seq=seq, hash=head))
 
 
 class SqlChange:
@@ -103,8 +126,10 @@ class SqlJournal:
     async def page(self, after: int, limit: int, tenant: str | None = None) -> list[AuditRow]:
         return await self._rows(sa.select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(limit), tenant)
 
-    async def newest(self, before: int | None, limit: int, tenant: str | None = None) -> list[AuditRow]:
+    async def newest(self, before: int | None, limit: int, tenant: str | None = None, action: str | None = None) -> list[AuditRow]:
         wanted = sa.select(audit) if before is None else sa.select(audit).where(audit.c.seq < before)
+        if action is not None:
+            wanted = wanted.where((audit.c.action == action) | audit.c.action.startswith(f"{action}.", autoescape=True))
         return await self._rows(wanted.order_by(audit.c.seq.desc()).limit(limit), tenant)
 
     async def verify(self) -> ChainCheck:

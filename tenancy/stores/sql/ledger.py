@@ -27,8 +27,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from tenancy.journal import JournalAway
 from tenancy.limits import MOST_LABELS, OTHER_LABEL
 from tenancy.periods import QUARTER_S
+from tenancy.stores.sql.guard_blocks import note_blocks, sum_up_blocks
 from tenancy.stores.sql.schema import (
     QUARTER_AMOUNTS,
     USAGE_AMOUNTS,
@@ -166,7 +168,7 @@ class SqlUsageStore:
                 return await self._book(connection, events)
         except (DataError, IntegrityError) as error:
             raise RowsRefused(str(error.orig)) from error
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, OSError, JournalAway) as error:  # where blocks cannot be audited, their usage waits on disk, too
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
 
     async def _book(self, connection: AsyncConnection, events: Sequence[UsageEvent]) -> WriteResult:
@@ -187,12 +189,29 @@ class SqlUsageStore:
         new = (usage_event.c.seq > mark) & usage_event.c.day.between(min(days), max(days))
         booked = await connection.scalar(sa.select(sa.func.count()).select_from(usage_event).where(new)) or 0
         if booked:
+            await self._note_blocks(connection, new, events)
             await connection.execute(self._fold(new, {row["bucket"] for row in crowded}))
             # a process of an older version may have booked without quarters meanwhile
             await connection.execute(self._fold_quarters(new if quarter_mark >= mark else usage_event.c.seq > quarter_mark))
             moved = {"seq": mark + len(rows), "quarter_seq": mark + len(rows)}
             await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == USAGE_MARK).values(moved))
         return WriteResult(booked, len(unexpired) - booked, len(rows) - len(unexpired), len(crowded))
+
+    async def _note_blocks(self, connection: AsyncConnection, new: sa.ColumnElement[bool], events: Sequence[UsageEvent]) -> None:
+        """Write the blocks by guard rules, of the events that are new, to the audit."""
+        blocked = {event.request_id: event for event in map(tamed, (event for event in events if event.blocked is not None))}
+        if blocked:
+            ids = usage_event.c.request_id.in_(sorted(blocked))
+            booked = set(await connection.scalars(sa.select(usage_event.c.request_id).where(new & ids)))
+            await note_blocks(connection, [event for event in blocked.values() if event.request_id in booked])
+
+    async def sum_up_blocks(self, now_unix: float) -> int:
+        try:
+            async with self._engine.begin() as connection:
+                await self._lock(connection)
+                return await sum_up_blocks(connection, now_unix)
+        except (SQLAlchemyError, OSError, JournalAway) as error:
+            raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
 
     async def _lock(self, connection: AsyncConnection) -> tuple[int, dt.date, int]:
         """Lock the mark; returns its number, its first kept day and the number for quarters. SQLite has locked the whole file by BEGIN

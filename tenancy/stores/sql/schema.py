@@ -345,6 +345,17 @@ audit_head = sa.Table(
 )
 """One row: the last number and hash. Locking it is what makes writers wait for each other."""
 
+audit_blocks = sa.Table(
+    "audit_blocks",
+    metadata,
+    sa.Column("tenant", sa.String(256), primary_key=True),
+    sa.Column("minute", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("written", sa.BigInteger, nullable=False),
+    sa.Column("further", sa.BigInteger, nullable=False),
+)
+"""Blocks by guard rules in the last minutes: those that have a row of the audit, and those that will be counted in one
+(`tenancy.guard_blocks`). The lock of `usage_mark` guards it."""
+
 idempotency = sa.Table(
     "idempotency",
     metadata,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.usage import Usage
-from tenancy.usage import UsageEvent
+from tenancy.usage import GuardBlock, UsageEvent
 from tenancy.wal_frames import MAGIC, MAX_NUMBER, MAX_PAYLOAD, MAX_TEXT, Damage, frame, read_frames, tamed
 
 
@@ -31,7 +31,14 @@ def event(n: int = 0, **fields: object) -> UsageEvent:
     return UsageEvent(**{**known, **fields})  # type: ignore[arg-type]  # a test's shorthand
 
 
-events = st.builds(event, st.integers(0, 10**12), user=st.text(max_size=300), cost_nanousd=st.integers(-(2**80), 2**80))
+blocks = st.builds(GuardBlock, st.text(max_size=300), st.text(max_size=300), st.just("input"), st.just("0123"), st.booleans())
+events = st.builds(
+    event,
+    st.integers(0, 10**12),
+    user=st.text(max_size=300),
+    cost_nanousd=st.integers(-(2**80), 2**80),
+    blocked=st.none() | blocks,
+)
 
 
 @given(st.lists(events, max_size=5))

@@ -106,6 +106,7 @@ def test_before_the_first_serve_commands_work_on_the_database_of_the_settings_an
     assert (json.loads(quiet.stdout)["label"], json.loads(quiet.stdout)["rights"]["models"]) == ("Acme Ltd", ["chat"])
     assert run("limit", "set", "tenant:acme:requests:minute", "60").exit_code == 0
     assert [row["action"] for row in json.loads(run("audit", "list", "--json").stdout)] == ["limit.set", "tenant.create"]
+    assert [row["action"] for row in json.loads(run("audit", "list", "--action", "tenant", "--json").stdout)] == ["tenant.create"]
     verified = run("audit", "verify")
     assert (verified.exit_code, "2 rows, unbroken" in verified.stdout) == (0, True)
 

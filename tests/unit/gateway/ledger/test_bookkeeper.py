@@ -28,6 +28,7 @@ class Store:
     def __init__(self) -> None:
         self.prepared: list[dt.date] = []
         self.pruned: list[dt.date] = []
+        self.summed_up: list[float] = []
         self.away = False
 
     async def write(self, events: Sequence[UsageEvent]) -> WriteResult:
@@ -37,6 +38,12 @@ class Store:
         if self.away:
             raise LedgerAway("switched off")
         self.prepared.append(today)
+
+    async def sum_up_blocks(self, now_unix: float) -> int:
+        if self.away:
+            raise LedgerAway("switched off")
+        self.summed_up.append(now_unix)
+        return 1
 
     async def prune(self, first_kept: dt.date) -> int:
         self.pruned.append(first_kept)
@@ -76,3 +83,13 @@ async def test_at_the_end_what_was_written_last_is_booked_before_the_connections
         mine.start()
         await mine.close()
         assert said[-2:] == ["shipped", "connections closed"]
+
+
+async def test_blocks_are_summed_up_and_a_database_that_is_away_is_asked_later() -> None:
+    mine, _, store, _ = keeper()
+    store.away = True
+    await mine.sum_up()
+    assert store.summed_up == []
+    store.away = False
+    await mine.sum_up()
+    assert store.summed_up == [NOW]

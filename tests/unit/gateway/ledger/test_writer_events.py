@@ -4,9 +4,11 @@ import msgspec
 import pytest
 
 from domain.usage import Usage
+from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.ledger.writer import usage_event
 from gateway.record import Record
 from gateway.story import Story
+from tenancy.usage import GuardBlock
 from tests.stories import with_facts
 
 RECORD = Record(
@@ -65,6 +67,7 @@ def test_every_field_is_filled_from_its_own() -> None:
         "asked_model": "big",
         "steps": "trim_output_tokens, model=m",
         "reported": "prompt 1000, completion 20",
+        "blocked": None,
     }
 
 
@@ -94,3 +97,25 @@ def test_what_steps_note_in_the_story_is_in_the_record() -> None:
     record = story.close(3.0)
     assert record.own_id == "req-own"
     assert (record.user, record.organisation, record.units, record.cost_nanousd, record.price_id) == ("ann", "north", 5, 6, "price-1")
+
+
+FOUND = (
+    GuardCount("keys", "aws_key", "block", "input", 2),
+    GuardCount("keys", "jwt", "block", "input", 1),
+    GuardCount("keys", "private_key", "block", "output", 1),
+    GuardCount("people", "email", "redact", "input", 1),
+)
+BLOCKED = GuardRecord("block", "keys", "input", False, FOUND, (), (), "0123")
+
+
+def test_a_block_goes_to_the_audit_with_the_kinds_that_its_rule_found() -> None:
+    booked = usage_event(msgspec.structs.replace(RECORD, guards=BLOCKED))
+    assert booked is not None
+    assert booked.blocked == GuardBlock("keys", "aws_key,jwt", "input", "0123", False)
+
+
+@pytest.mark.parametrize("word", ["passed", "flagged", "changed", "unavailable", "too_long"])
+def test_what_no_rule_blocked_is_no_block(word: str) -> None:
+    booked = usage_event(msgspec.structs.replace(RECORD, guards=msgspec.structs.replace(BLOCKED, word=word)))
+    assert booked is not None
+    assert booked.blocked is None

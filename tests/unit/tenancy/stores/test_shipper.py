@@ -30,6 +30,9 @@ class AwayAtFirst:
 
     async def prepare(self, today: Any) -> None: ...
 
+    async def sum_up_blocks(self, now_unix: float) -> int:
+        return 0
+
     async def prune(self, first_kept: Any) -> int:
         return 0
 

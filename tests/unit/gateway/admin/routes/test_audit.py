@@ -26,3 +26,20 @@ async def test_rows_come_newest_first_page_by_page_and_verify(tmp_path: Path) ->
         assert got[0]["after"] == {"grace_s": 120.0, "source": "static"}
         found = (await admin.client.get(f"{API}/audit/verification", headers=bearer("auditor"))).json()
         assert found == {"rows": 5, "head": got[0]["hash"], "broken_at": None, "why": ""}
+
+
+async def test_rows_of_one_action_or_of_all_that_begin_so(tmp_path: Path) -> None:
+    async with admin_port(tmp_path) as admin:
+        await admin.client.post(f"{API}/backends/s/drain", headers=bearer("operator"))
+        await admin.client.post(f"{API}/tenants", json={"name": "north"}, headers=OWNER)
+        found = {}
+        for action in ("backend", "backend.drain", "backend.d", "tenant", "guard"):
+            page = (await admin.client.get(f"{API}/audit?action={action}", headers=OWNER)).json()
+            found[action] = [row["action"] for row in page["items"]]
+        assert found == {
+            "backend": ["backend.drain"],
+            "backend.drain": ["backend.drain"],
+            "backend.d": [],
+            "tenant": ["tenant.create"],
+            "guard": [],
+        }

@@ -11,7 +11,7 @@ from domain.faults import Fault, Kind
 from gateway.http.openai.guard_texts import (
     MAX_TEXTS,
     OPENAI_CATEGORIES,
-    GuardQuestion,
+    TextsToJudge,
     action_of,
     guard_question,
     moderation_question,
@@ -30,7 +30,7 @@ def body(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
-def asked(question: GuardQuestion) -> list[tuple[str, str, str]]:
+def asked(question: TextsToJudge) -> list[tuple[str, str, str]]:
     return [(text.path, text.direction, text.text) for text in question.texts]
 
 
