@@ -1,5 +1,6 @@
 """Makes scanners and chains of the rules of a policy. Pure; compiling costs milliseconds, so it is done once for each policy."""
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from guardrails.chain import CallRule, Chain, ChainRule
@@ -8,11 +9,12 @@ from guardrails.policy import (
     SENT,
     CanaryRule,
     Direction,
-    GuardPolicy,
+    GuardRule,
     InjectionRule,
     JsonSchemaRule,
     LanguageRule,
     LinksRule,
+    LocalRule,
     PatternRule,
     PiiRule,
     PromptLeakRule,
@@ -46,8 +48,8 @@ class RuleUnusable(ValueError):
         self.rule = rule
 
 
-def chain_of(policy: GuardPolicy, direction: Direction, *, reasoning: bool = False) -> Chain:
-    """The rules of a policy that look at texts of a direction, in their order.
+def chain_of(rules: Iterable[GuardRule], direction: Direction, *, reasoning: bool = False) -> Chain:
+    """Those of the rules that look at texts of a direction, or at calls, in their order.
 
     Args:
         reasoning: whether the chain is for the reasoning of an answer, which is never the JSON that a rule asks for.
@@ -55,16 +57,21 @@ def chain_of(policy: GuardPolicy, direction: Direction, *, reasoning: bool = Fal
     Raises:
         RuleUnusable: a rule names a type or region that there is not, has a schema that is none, or needs a package that is not installed.
     """
-    rules: list[ChainRule] = []
+    chosen: list[ChainRule] = []
     calls: list[CallRule] = []
-    for at, rule in enumerate(policy.on(direction)):
+    for at, rule in enumerate(rule for rule in rules if direction in rule.on):
         if isinstance(rule, ToolsRule):
             calls.append(CallRule(call_scanner_of(rule), rule.mode, at, rule.closed))
         elif not (reasoning and isinstance(rule, JsonSchemaRule)):
             restore = rule.restore and direction in SENT
             joins = isinstance(rule, PromptLeakRule) and not restore
-            rules.append(ChainRule(scanner_of(rule), rule.mode, rule.replacement, rule.closed, restore, joins))
-    return Chain(rules, Text, calls)
+            chosen.append(ChainRule(text_scanner_of(rule), rule.mode, rule.replacement, rule.closed, restore, joins))
+    return Chain(chosen, Text, calls)
+
+
+def scanner_of(rule: LocalRule) -> Scanner | CallScanner:
+    """The scanner of a rule, over texts or over calls. Raises RuleUnusable."""
+    return call_scanner_of(rule) if isinstance(rule, ToolsRule) else text_scanner_of(rule)
 
 
 def call_scanner_of(rule: ToolsRule) -> CallScanner:
@@ -75,7 +82,7 @@ def call_scanner_of(rule: ToolsRule) -> CallScanner:
         raise RuleUnusable(rule.id, str(error)) from None
 
 
-def scanner_of(rule: TextRule) -> Scanner:
+def text_scanner_of(rule: TextRule) -> Scanner:
     """The scanner of a rule over texts. Raises RuleUnusable."""
     try:
         if isinstance(rule, SecretsRule):

@@ -267,7 +267,10 @@ TextRule = (
 )
 """A rule that looks at texts."""
 
-GuardRule = Annotated[TextRule | ToolsRule, Field(discriminator="kind")]
+LocalRule = TextRule | ToolsRule
+"""A rule that this process evaluates by itself."""
+
+GuardRule = Annotated[LocalRule, Field(discriminator="kind")]
 """One rule; `kind` says of which class it is. A new kind is one more class here and one more line in `guardrails.build`."""
 
 

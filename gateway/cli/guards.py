@@ -55,7 +55,7 @@ def try_rules(
     policy = _policy(rules)
     directions: tuple[Direction, ...] = get_args(Direction)
     try:
-        chains = {direction: chain_of(policy, direction) for direction in directions}
+        chains = {direction: chain_of(policy.rules, direction) for direction in directions}
     except RuleUnusable as error:
         fail(f"{rules}: rule {error.rule}: {error}", code=2)
     found: Counter[tuple[str, str, str]] = Counter()
