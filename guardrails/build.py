@@ -5,6 +5,7 @@ from typing import assert_never
 from guardrails.chain import Chain, ChainRule
 from guardrails.policy import (
     CHANGING,
+    ClassifierRule,
     Direction,
     GuardPolicy,
     GuardRule,
@@ -16,6 +17,7 @@ from guardrails.policy import (
     WordsRule,
 )
 from guardrails.ports import Scanner
+from guardrails.rules.classifier import Classifier
 from guardrails.rules.injection import Injection
 from guardrails.rules.links import Links
 from guardrails.rules.pattern import Pattern
@@ -62,6 +64,8 @@ def scanner_of(rule: GuardRule) -> Scanner:
             return Links(rule.id, rule.allow)
         if isinstance(rule, InjectionRule):
             return Injection(rule.id)
+        if isinstance(rule, ClassifierRule):
+            return Classifier(rule.id, sensitivity=rule.sensitivity)
     except ValueError as error:
         raise RuleUnusable(rule.id, str(error)) from None
     assert_never(rule)

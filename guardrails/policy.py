@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from domain.strict import Strict
+from guardrails.classifier.model import packaged_version
 
 MEANING: Final = "tidegate guards 1"
 """Part of each version; a change of what a rule means changes it, so that no answer is given again that other rules let pass."""
@@ -149,8 +150,27 @@ class InjectionRule(_GuardRule):
     kind: Literal["injection"] = Field(description="`injection`: phrases and structures of prompt injection and jailbreaks.")
 
 
+class ClassifierRule(_GuardRule):
+    """Attempts to override the instructions of a model, as a trained classifier sees them."""
+
+    kind: Literal["classifier"] = Field(
+        description="`classifier`: texts that a trained classifier takes for prompt injection or a jailbreak; best beside `injection`."
+    )
+    sensitivity: Literal["low", "normal", "high"] = Field(
+        default="normal",
+        description="How much honest text may be found: `low` two in a thousand, `normal` one in a hundred of agent sessions, intents and "
+        "requests to tools and models, `high` one in a hundred of agent sessions and intents.",
+    )
+
+    @model_validator(mode="after")
+    def _has_no_spans(self) -> Self:
+        if self.mode in ("redact", "replace"):
+            raise ValueError(f"has mode: {self.mode}, but a classifier judges passages and has no value; write mode: block, flag or shadow")
+        return self
+
+
 GuardRule = Annotated[
-    SecretsRule | PiiRule | WordsRule | PatternRule | LinksRule | InjectionRule,
+    SecretsRule | PiiRule | WordsRule | PatternRule | LinksRule | InjectionRule | ClassifierRule,
     Field(discriminator="kind"),
 ]
 """One rule; `kind` says of which class it is. A new kind is one more class here and one more line in `guardrails.build`."""
@@ -184,5 +204,8 @@ class GuardPolicy(Strict):
 
     def version(self) -> str:
         """A digest of everything that decides what these rules let pass: part of the key of cached answers. 64 hexadecimal digits."""
-        written = json.dumps([MEANING, self.model_dump(mode="json")], sort_keys=True, separators=(",", ":"))
+        parts = [MEANING, self.model_dump(mode="json")]
+        if any(isinstance(rule, ClassifierRule) for rule in self.rules):
+            parts.append(packaged_version())  # other weights let other texts pass
+        written = json.dumps(parts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 import pytest
 
+import guardrails.policy as policy_module
 from guardrails.policy import MAX_RULES, MAX_WORDS, GuardPolicy, PatternRule, SecretsRule, WordsRule
 from policies.yaml.located import parse_yaml
 from policies.yaml.validate import checked
@@ -78,6 +79,11 @@ def test_a_rule_that_changes_texts_fails_closed_unless_it_says_otherwise_and_oth
             "is no known key; known here: id, kind, mode, on",
         ),
         ("id: a, kind: words, mode: block, words: [x], whole: true", "is no known key"),
+        (
+            "id: a, kind: classifier, mode: redact",
+            "has mode: redact, but a classifier judges passages and has no value; write mode: block, flag or shadow",
+        ),
+        ("id: a, kind: classifier, mode: replace, replacement: x", "has mode: replace, but a classifier judges passages"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_write(rule: str, message: str) -> None:
@@ -86,7 +92,7 @@ def test_a_mistake_is_told_with_what_to_write(rule: str, message: str) -> None:
 
 def test_an_unknown_kind_is_told_which_there_are() -> None:
     (message,) = mistakes("id: a, kind: secret, mode: block")
-    assert "'secrets', 'pii', 'words', 'pattern', 'links', 'injection'" in message
+    assert "'secrets', 'pii', 'words', 'pattern', 'links', 'injection', 'classifier'" in message
 
 
 def test_ids_stand_once_and_words_and_rules_are_bounded() -> None:
@@ -115,3 +121,10 @@ def test_the_version_changes_with_every_member_and_with_nothing_else() -> None:
     ]
     versions = {read(RULES.replace(old, new)).version() for old, new in changes} | {read(RULES + "held_bytes: 5000\n").version()}
     assert len(versions | {policy.version()}) == len(changes) + 2
+
+
+def test_the_version_of_rules_with_a_classifier_changes_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it, without = read("rules: [{id: a, kind: classifier, mode: block}]"), read("rules: [{id: a, kind: injection, mode: block}]")
+    versions = [with_it.version(), without.version()]
+    monkeypatch.setattr(policy_module, "packaged_version", lambda: "other weights")
+    assert [with_it.version() != versions[0], without.version() != versions[1]] == [True, False]
