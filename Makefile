@@ -168,6 +168,9 @@ bench-rollout: $(VENV)/.dev ## how often rollouts of good versions go back and b
 bench-guards: $(VENV)/.dev ## what guard rules find and what they cost; DATA=folder with the visible sets
 	$(BIN)/python -m bench.guards --data $(DATA)
 
+bench-injection: $(VENV)/.dev ## what the classifier for injection finds of sources left out; DATA=folder with the visible sets
+	$(BIN)/python -m bench.guards.injection --data $(DATA)
+
 bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, simulated
 	$(BIN)/python -m bench.overload.limits
 

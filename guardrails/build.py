@@ -9,6 +9,7 @@ from guardrails.policy import (
     CHANGING,
     SENT,
     CanaryRule,
+    ClassifierRule,
     DetectorRule,
     Direction,
     GuardRule,
@@ -28,6 +29,7 @@ from guardrails.policy import (
 )
 from guardrails.ports import CallScanner, Scanner
 from guardrails.rules.canary import Canary
+from guardrails.rules.classifier import Classifier
 from guardrails.rules.injection import Injection
 from guardrails.rules.json_schema import JsonSchema
 from guardrails.rules.language import Language
@@ -111,6 +113,8 @@ def text_scanner_of(rule: TextRule) -> Scanner:
             return Links(rule.id, rule.allow)
         if isinstance(rule, InjectionRule):
             return Injection(rule.id)
+        if isinstance(rule, ClassifierRule):
+            return Classifier(rule.id, sensitivity=rule.sensitivity)
         if isinstance(rule, LanguageRule):
             return Language(rule.id, rule.allow, min_chars=rule.min_chars, min_confidence=rule.min_confidence)
         if isinstance(rule, JsonSchemaRule):

@@ -9,7 +9,8 @@ from typing import Final
 
 from guardrails.build import chain_of, shared_scanner_of
 from guardrails.chain import Chain
-from guardrails.policy import CHANGING, MEANING, DetectorRule, Direction, GuardRule
+from guardrails.classifier.model import packaged_version
+from guardrails.policy import CHANGING, MEANING, ClassifierRule, DetectorRule, Direction, GuardRule
 from guardrails.ports import Bindable
 
 REQUEST: Final[tuple[Direction, ...]] = ("input", "tool_arguments", "tool_results", "documents")
@@ -87,5 +88,8 @@ class GuardSet:
     @cached_property
     def version(self) -> str:
         """A digest of everything that decides what these rules let pass: part of the key of cached answers. 64 hexadecimal digits."""
-        written = json.dumps([MEANING, [rule.model_dump(mode="json") for rule in self.rules]], sort_keys=True, separators=(",", ":"))
+        parts = [MEANING, [rule.model_dump(mode="json") for rule in self.rules]]
+        if any(isinstance(rule, ClassifierRule) for rule in self.rules):
+            parts.append(packaged_version())  # other weights let other texts pass
+        written = json.dumps(parts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()

@@ -6,8 +6,6 @@ A rule says what it looks for (`kind`, and the options of that kind), where (`on
 `redact` and `replace` change what anyone gets; `flag` and `shadow` are noted and never refuse, not even when the rule itself fails.
 """
 
-import hashlib
-import json
 from collections import Counter
 from typing import Annotated, Final, Literal, Self
 
@@ -172,6 +170,25 @@ class InjectionRule(_GuardRule):
     kind: Literal["injection"] = Field(description="`injection`: phrases and structures of prompt injection and jailbreaks.")
 
 
+class ClassifierRule(_GuardRule):
+    """Attempts to override the instructions of a model, as a trained classifier sees them."""
+
+    kind: Literal["classifier"] = Field(
+        description="`classifier`: texts that a trained classifier takes for prompt injection or a jailbreak; best beside `injection`."
+    )
+    sensitivity: Literal["low", "normal", "high"] = Field(
+        default="normal",
+        description="How much honest text may be found: `low` two in a thousand, `normal` one in a hundred of agent sessions, intents and "
+        "requests to tools and models, `high` one in a hundred of agent sessions and intents.",
+    )
+
+    @model_validator(mode="after")
+    def _has_no_spans(self) -> Self:
+        if self.mode in ("redact", "replace"):
+            raise ValueError(f"has mode: {self.mode}, but a classifier judges passages and has no value; write mode: block, flag or shadow")
+        return self
+
+
 class LanguageRule(_GuardRule):
     """Texts in other languages than those allowed."""
 
@@ -269,6 +286,7 @@ TextRule = (
     | PatternRule
     | LinksRule
     | InjectionRule
+    | ClassifierRule
     | LanguageRule
     | JsonSchemaRule
     | PromptLeakRule
@@ -348,8 +366,3 @@ class GuardPolicy(Strict):
     def on(self, direction: Direction) -> tuple[GuardRule, ...]:
         """The rules that look at texts of a direction, in their order."""
         return tuple(rule for rule in self.rules if direction in rule.on)
-
-    def version(self) -> str:
-        """A digest of everything that decides what these rules let pass: part of the key of cached answers. 64 hexadecimal digits."""
-        written = json.dumps([MEANING, self.model_dump(mode="json")], sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(written.encode()).hexdigest()

@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+SESSIONS: Final = "prompts-agent-sessions"
 ATTACKS: Final = {
     "deepset": "guard-deepset-injections",
     "giskard": "guard-giskard-injections",
@@ -23,7 +24,7 @@ HONEST: Final = {
     "NotInject": "guard-notinject",
     "XSTest": "guard-xstest",
     "CyberSecEval benign": "guard-cyberseceval-benign",
-    "agent sessions": "prompts-agent-sessions",
+    "agent sessions": SESSIONS,
     "prompts-bench": "prompts-bench",
     "BFCL tools": "prompts-bfcl-tools",
     "BANKING77": "intents-banking77",
@@ -58,7 +59,8 @@ def tuned(text: str) -> bool:
     return sha256(text.encode("utf-8", "replace")).digest()[-1] % 2 == 0
 
 
-def _rows(data: Path, folder: str) -> Iterator[dict[str, Any]]:
+def rows(data: Path, folder: str) -> Iterator[dict[str, Any]]:
+    """The rows of a set as they are stored."""
     for path in sorted((data / folder).glob("*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             for line in lines:
@@ -67,23 +69,31 @@ def _rows(data: Path, folder: str) -> Iterator[dict[str, Any]]:
 
 def attacks(data: Path, name: str) -> list[Labelled]:
     """The rows of a set with labels."""
-    return [Labelled(text, bool(label)) for text, label in {row["text"]: row["label"] for row in _rows(data, ATTACKS[name])}.items()]
+    return [Labelled(text, bool(label)) for text, label in {row["text"]: row["label"] for row in rows(data, ATTACKS[name])}.items()]
 
 
 def honest(data: Path, name: str) -> list[str]:
     """The messages of a set without attacks, each once. Of agent sessions: what each call adds to the prompt before, and its answer."""
     texts: dict[str, None] = {}
-    before: dict[str, str] = {}
-    for row in _rows(data, HONEST[name]):
-        if "input" in row:
-            known = _shared(before.get(row["session"], ""), row["input"])
-            before[row["session"]] = row["input"]
-            texts |= {row["input"][known:]: None, row["output"] or "": None}
-        elif "turns" in row:
+    if HONEST[name] == SESSIONS:
+        texts = dict.fromkeys(text for _, text in session_texts(data))
+        return [text for text in texts if text]
+    for row in rows(data, HONEST[name]):
+        if "turns" in row:
             texts[json.dumps([row["turns"], row.get("tools")], ensure_ascii=False)] = None
         else:
             texts[row["text"]] = None
     return [text for text in texts if text]
+
+
+def session_texts(data: Path) -> Iterator[tuple[str, str]]:
+    """The session, and what a call adds to the prompt before, or its answer; texts may be empty and may recur."""
+    before: dict[str, str] = {}
+    for row in rows(data, SESSIONS):
+        known = _shared(before.get(row["session"], ""), row["input"])
+        before[row["session"]] = row["input"]
+        yield row["session"], row["input"][known:]
+        yield row["session"], row["output"] or ""
 
 
 def _shared(first: str, second: str) -> int:
@@ -97,5 +107,5 @@ def pii(data: Path) -> list[Spans]:
     """Sentences with the spans of structured personal data in them."""
     return [
         Spans(row["text"], [(PII_TYPES[kind], begin, end) for kind, begin, end in row["spans"] if kind in PII_TYPES])
-        for row in _rows(data, "pii-presidio-research")
+        for row in rows(data, "pii-presidio-research")
     ]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from guardrails import guard_set
 from guardrails.build import RuleUnusable
 from guardrails.guard_set import GuardSet
 from guardrails.policy import DetectorRule, GuardPolicy, GuardRule
@@ -71,3 +72,28 @@ def test_rules_that_compare_with_the_system_prompt_know_that_of_their_request_al
     assert bound.version == guards.version
     plain = GuardSet(rules(KEYS), 4096)
     assert plain.bound(["any"]) is plain
+
+
+def test_the_version_changes_with_every_member_of_a_rule() -> None:
+    people = {"id": "people", "kind": "pii", "types": ["email"], "mode": "redact", "restore": True, "on": ["input"]}
+    ticket = {"id": "tickets", "kind": "pattern", "pattern": "T-[0-9]{4,8}", "mode": "block", "on": ["input"], "on_error": "open"}
+    changes = [
+        (people | {"restore": False}, ticket),
+        (people | {"types": ["card"]}, ticket),
+        (people | {"mode": "flag", "restore": False}, ticket),
+        (people | {"id": "persons"}, ticket),
+        (people, ticket | {"pattern": "T-[0-9]{4,9}"}),
+        (people, ticket | {"on_error": "closed"}),
+        (people, ticket | {"ignore_case": True}),
+    ]
+    versions = {GuardSet(rules(*written), 4096).version for written in [(people, ticket), *changes]}
+    assert len(versions) == len(changes) + 1
+    assert all(len(version) == 64 for version in versions)
+
+
+def test_the_version_of_rules_with_a_classifier_changes_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ("classifier", "injection")
+    before = [GuardSet(rules({"id": "a", "kind": kind, "mode": "block"}), 4096).version for kind in kinds]
+    monkeypatch.setattr(guard_set, "packaged_version", lambda: "other weights")
+    after = [GuardSet(rules({"id": "a", "kind": kind, "mode": "block"}), 4096).version for kind in kinds]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, True]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from guardrails.build import RuleUnusable, scanner_of
+from guardrails.build import RuleUnusable, shared_scanner_of
 from guardrails.chain import Chain, ChainRule
 from guardrails.policy import LanguageRule
 from guardrails.rules.language import KNOWN, SEEN_CHARS, Language, _model
@@ -103,7 +103,7 @@ def test_without_its_package_the_rule_says_what_to_install(monkeypatch: pytest.M
     with pytest.raises(
         RuleUnusable, match=r"kind language needs a package that is not installed: pip install 'tidegate\[guards\]'"
     ) as caught:
-        scanner_of(LanguageRule(id="only-english", kind="language", allow=["en"], mode="block"))
+        shared_scanner_of(LanguageRule(id="only-english", kind="language", allow=["en"], mode="block"))
     assert caught.value.rule == "only-english"
 
 
