@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from backends.lora.digest import REMEDY, NotAnAdapter, difference, readable, readable_digest
 from gateway.cli.connection import DEFAULT_CONFIG, TOKEN_VARIABLE, Config, StoreOptions
-from gateway.cli.detectors import detectors_in_words
+from gateway.cli.detectors import detectors_in_words, unused_detectors
 from gateway.cli.policy_names import unknown_tenants
 from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
@@ -126,6 +126,7 @@ def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list
         *(str(_seen_from_here(problem, "")) for problem in warned),  # every note is linked later
         *_beyond_the_ceiling(settings, policies),
         *([] if policies is None else similar_questions(policies, settings)),
+        *([] if policies is None else unused_detectors(settings, policies)),
         *([] if policies is None else tag_report(policies)[1]),
         *_older_money(folder),
     ]
@@ -205,7 +206,7 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
         lines.append(f"{about}, {count} backend{'s' * (count != 1)}{discovery}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
         lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}{_unchecked(lora)}" for lora in pool.loras]
-    lines += detectors_in_words(settings)
+    lines += detectors_in_words(settings, policies)
     lines += [f"tokens of {entry.issuer} for {', '.join(entry.audiences)}" for entry in settings.auth.jwt]
     for policy in policies.policies() if policies is not None else ():
         scope = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"

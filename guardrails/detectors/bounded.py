@@ -20,9 +20,10 @@ from guardrails.detectors.results import Results, result_key
 from guardrails.detectors.windows import MAX_WINDOWS, count_windows, joined, windows
 from guardrails.ports import Detected, Detector, DetectorAway
 
-MAX_OF_TENANT: Final = 64
-"""Questions of one tenant to one detector that may be under way or wait; further ones are `busy` at once."""
-MAX_UNDER_WAY: Final = 1024
+MAX_OF_TENANT: Final = 512
+"""Questions of one tenant to one detector that may be under way or wait; further ones are `busy` at once. A request may ask 64 at once, one
+for each of its texts."""
+MAX_UNDER_WAY: Final = 4096
 """Questions of all tenants to one detector, likewise."""
 
 
