@@ -35,7 +35,7 @@ from gateway.request.reply_headers import reply_headers
 from gateway.request.settle import settle
 from gateway.story import Story
 from guardrails.guard_set import GuardSet
-from guardrails.messages import Readable
+from guardrails.messages import EarlierCall, Readable
 from guardrails.placeholders import Placeholders
 from guardrails.policy import DetectorRule
 from guardrails.verdict import GuardVerdict
@@ -61,7 +61,8 @@ async def judge_texts(exchange: Exchange, story: Story, deps: Deps) -> None:
     """
 
     def render(question: TextsToJudge, guards: GuardSet | None, verdicts: Sequence[GuardVerdict]) -> bytes:
-        return render_verdicts(question, verdicts, "" if guards is None else guards.version, story.gateway_id)
+        version, calls = ("", []) if guards is None else (guards.version, call_verdicts(question.calls, guards))
+        return render_verdicts(question, verdicts, version, story.gateway_id, calls)
 
     await _answer(GUARD, guard_question, render, exchange, story, deps)
 
@@ -168,6 +169,12 @@ async def verdicts_on(texts: Sequence[Readable], guards: GuardSet | None, tenant
 
 def _judged(texts: Sequence[Readable], guards: GuardSet, placeholders: Placeholders) -> list[GuardVerdict]:
     return [guards.chain(text.direction).judge(text.text, placeholders.label) for text in texts]
+
+
+def call_verdicts(calls: Sequence[EarlierCall], guards: GuardSet) -> list[GuardVerdict]:
+    """The verdict on each call of a tool; none where no rule looks at calls."""
+    chain = guards.chain("tool_arguments")
+    return [chain.judge_call(call.name, call.arguments) for call in calls] if chain.calls else []
 
 
 async def _ask(rules: Sequence[DetectorRule], texts: Sequence[Readable], verdicts: list[GuardVerdict], tenant: str, deps: Deps) -> None:

@@ -87,6 +87,19 @@ async def test_directions_models_and_rules_that_are_asked_for(running: Gateway) 
     assert (status, answer["error"]["code"]) == (404, "model_not_found")
 
 
+async def test_calls_of_tools_in_a_request_are_judged_by_the_rules_over_calls() -> None:
+    tools = {"id": "tools", "kind": "tools", "mode": "block", "on": ["tool_arguments"], "allow": ["look_up"]}
+    policies = [{"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "guards": {"rules": [tools]}}]
+    calls = [{"id": "1", "type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("look_up", "delete_all")]
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=policies) as running:
+        _, answer = await ask(running, input={"messages": messages})
+        assert answer["action"] == "block"
+        judged = {result["path"]: (result["action"], result["by"]) for result in answer["results"] if result["text"] is None}
+        assert sorted(judged.values(), key=str) == [("block", "tools"), ("pass", None)]
+        assert all(path.startswith("input.messages[1].tool_calls[") for path in judged)
+
+
 async def test_a_tenant_is_judged_by_its_own_rules(running: Gateway) -> None:
     _, answer = await ask(running, tenant="bolt", input="a bomb")
     assert (answer["action"], answer["version"]) == ("pass", "")

@@ -12,7 +12,7 @@ from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type, shown
 from gateway.http.openai.controls import GUARDS, guard_names
 from gateway.http.openai.json_guard import parse_object
-from guardrails.messages import Readable, texts
+from guardrails.messages import EarlierCall, Readable, texts
 from guardrails.policy import Direction
 from guardrails.verdict import MAX_SHOWN, GuardVerdict, Noted
 
@@ -58,6 +58,8 @@ class TextsToJudge(msgspec.Struct, frozen=True):
     """Rules that are asked for, by id."""
     unread: tuple[str, ...] = ()
     """Paths of parts that no rule can read."""
+    calls: tuple[EarlierCall, ...] = ()
+    """Calls of tools in a request, for the rules over whole calls."""
     shown_model: str = OUR_MODEL
     """The model that a moderation names in its answer."""
     groups: tuple[int, ...] = ()
@@ -79,9 +81,9 @@ def guard_question(body: bytes) -> TextsToJudge:
     if isinstance(value, dict):
         if direction is not None:
             refuse("Invalid value for 'direction': the texts of a request have directions of their own. Leave it out.", "direction")
-        found, unread = _of_request(value)
+        found, unread, calls = _of_request(value)
         asked_model = value.get("model")
-        return TextsToJudge(found, model or (asked_model if isinstance(asked_model, str) else ""), guards, unread)
+        return TextsToJudge(found, model or (asked_model if isinstance(asked_model, str) else ""), guards, unread, calls)
     found = tuple(_plain(value, direction or "input"))
     return TextsToJudge(found, model, guards)
 
@@ -102,7 +104,7 @@ def moderation_question(body: bytes) -> TextsToJudge:
         found = tuple(_plain(value, "input"))
         groups = (1,) * len(found)
     whose = "" if model.startswith(NOT_CHECKED) else model
-    return TextsToJudge(found, whose, guards, (), model or OUR_MODEL, groups)
+    return TextsToJudge(found, whose, guards, shown_model=model or OUR_MODEL, groups=groups)
 
 
 def _document(body: bytes, known: frozenset[str]) -> dict[str, object]:
@@ -157,8 +159,8 @@ def _parts(value: list[object]) -> list[Readable]:
     return found
 
 
-def _of_request(value: dict[str, object]) -> tuple[tuple[Readable, ...], tuple[str, ...]]:
-    """The texts of the body of a request, and the paths of the parts that no rule can read."""
+def _of_request(value: dict[str, object]) -> tuple[tuple[Readable, ...], tuple[str, ...], tuple[EarlierCall, ...]]:
+    """The texts of the body of a request, the paths of the parts that no rule can read, and the calls of tools."""
     try:
         found = texts(_encode(value))
     except (ValueError, msgspec.MsgspecError):
@@ -167,7 +169,8 @@ def _of_request(value: dict[str, object]) -> tuple[tuple[Readable, ...], tuple[s
         refuse("Invalid value for 'input': the request has no text. Send one with messages, prompt or input.", "input")
     _check_count(found.readable)
     readable = tuple(msgspec.structs.replace(text, path=f"input.{text.path}") for text in found.readable)
-    return readable, tuple(f"input.{part.path}" for part in found.unreadable)
+    calls = tuple(msgspec.structs.replace(call, path=f"input.{call.path}") for call in found.calls)
+    return readable, tuple(f"input.{part.path}" for part in found.unreadable), calls
 
 
 def _check_count(found: Sequence[object]) -> None:
@@ -183,21 +186,27 @@ ACTIONS: Final = ("pass", "flag", "change", "block")
 
 def action_of(text: str, verdict: GuardVerdict) -> str:
     """What would become of a text, one of `ACTIONS`. A rule on trial (`shadow`) makes it nothing else than `pass`."""
+    return "change" if not verdict.refused and verdict.text != text else _noted_or_refused(verdict)
+
+
+def _noted_or_refused(verdict: GuardVerdict) -> str:
     if verdict.refused:
         return "block"
-    if verdict.text != text:
-        return "change"
     return "flag" if any(found.mode != "shadow" for found in verdict.findings) else "pass"
 
 
-def render_verdicts(question: TextsToJudge, verdicts: Sequence[GuardVerdict], version: str, request_id: str) -> bytes:
+def render_verdicts(
+    question: TextsToJudge, verdicts: Sequence[GuardVerdict], version: str, request_id: str, calls: Sequence[GuardVerdict] = ()
+) -> bytes:
     """The body of an answer of `POST /v1/guard`.
 
     Args:
         verdicts: one for each text.
+        calls: one for each call of a tool; none where no rule looks at calls.
         version: the digest of the rules; empty where there are none.
     """
     results = [_result(text, verdict) for text, verdict in zip(question.texts, verdicts, strict=True)]
+    results += [_call_result(call.path, verdict) for call, verdict in zip(question.calls, calls, strict=False)]
     worst = max((ACTIONS.index(result["action"]) for result in results), default=0)
     return _encode(
         {
@@ -218,6 +227,17 @@ def _result(text: Readable, verdict: GuardVerdict) -> dict[str, Any]:
         "direction": text.direction,
         "action": action_of(text.text, verdict),
         "text": None if verdict.refused else verdict.text,
+        **_evidence(verdict),
+    }
+
+
+def _call_result(path: str, verdict: GuardVerdict) -> dict[str, Any]:
+    """What rules over whole calls say of one. Such rules change nothing."""
+    return {"path": path, "direction": "tool_arguments", "action": _noted_or_refused(verdict), "text": None, **_evidence(verdict)}
+
+
+def _evidence(verdict: GuardVerdict) -> dict[str, Any]:
+    return {
         "by": verdict.by or None,
         "failed": verdict.failed,
         "count": len(verdict.findings),
