@@ -185,7 +185,7 @@ async def test_who_waits_for_room_goes_on_within_the_grace_and_is_told_after_it(
     # one at a time, each some 0.3 s
     async with (
         SimEngine(SimSettings(models=("sim",))) as engine,
-        serving(tmp_path, engine.url, grace_s=1.2, backend=", max_in_flight: 1") as served,
+        serving(tmp_path, engine.url, grace_s=3.0, backend=", max_in_flight: 1") as served,
     ):
         async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
 
