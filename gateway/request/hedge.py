@@ -63,7 +63,7 @@ class Race(Listener):
                 story.tried.failed += (first.backend.id,) if failed else ()
                 return fault_of_second
             story.tried.backend = first.backend.id
-            if fault is not None and self._winner is None:
+            if fault is not None and self._winner is None and not first.exchange.gone:
                 story.tried.failed += (second.backend.id,)  # both backends have failed
             return fault
         finally:

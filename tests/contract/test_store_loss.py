@@ -24,7 +24,8 @@ from tenancy.stores.valkey import ValkeyCounters
 from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.watch import Epoch, StoreWatch
 from tests.scale import scaled
-from tests.timing import at_most, loop_lateness, until
+from tests.time_limit import slowdown
+from tests.timing import at_most, loop_lateness, skip_stalled, until
 from tests.valkey_servers import FaultProxy, SentinelSet, Server, ask, cluster_of_three, sentinel_set, single_server
 from tests.valkey_servers import until as servers_until
 
@@ -230,7 +231,7 @@ def test_four_processes_admit_the_limit_and_alone_at_most_the_limit_again(tmp_pa
 
         began = time.monotonic()
         admitted, degraded = ask_all()
-        assert degraded == 0
+        _store_decided(degraded, 0)
         assert limit <= admitted <= limit + (time.monotonic() - began) * limit / 60 + 1
         server.stop(signal.SIGKILL)
         alone, degraded = ask_all()
@@ -254,7 +255,7 @@ async def test_a_failover_loses_at_most_what_was_not_replicated(tmp_path: Path, 
                 assert all(isinstance(decision, Admitted) for decision in decisions)
                 at_most(sum(decision.degraded for decision in decisions), 0, "answers of the store came too late")
             kill(servers)
-            await until(lambda: a.epochs, 20.0)
+            await until(lambda: a.epochs)
             assert not a.epochs[0].lost, "another lineage with the old one's data"
             states = {state.line.meter: state for state in await a.guarded.look(group)}
             lost = 500 - states[Meter.REQUESTS].used
@@ -286,14 +287,16 @@ async def test_a_primary_cut_off_from_its_replicas_is_left_and_no_limit_is_spent
             return sum(isinstance(one, Admitted) for one in decisions), sum(one.degraded for one in decisions)
 
         async with process(old.url, "a") as a:
-            assert await spend(a, day, 30) == (30, 0)
-            assert await spend(a, money, 30, cost_nanousd=100) == (30, 0)
+            before = await spend(a, day, 30), await spend(a, money, 30, cost_nanousd=100)
+            _store_decided(sum(degraded for _, degraded in before), 0)
+            assert before == ((30, 0), (30, 0))
             await asyncio.sleep(0.5)
             ask(new.port, "REPLICAOF", "NO", "ONE")
             await until(lambda: a.guarded.degraded)
             async with process(new.url, "b") as b:
                 requests = [await spend(own, day, 120) for own in (a, b)]
                 budget = [await spend(own, money, 120, cost_nanousd=100) for own in (a, b)]
+            _store_decided(sum(degraded for _, degraded in requests + budget), 240)
             assert [degraded for _, degraded in requests + budget] == [120, 0, 120, 0]
             total, spent = 30 + sum(n for n, _ in requests), 30 + sum(n for n, _ in budget)
             assert requests[1][0] == budget[1][0] == 70
@@ -303,6 +306,14 @@ async def test_a_primary_cut_off_from_its_replicas_is_left_and_no_limit_is_spent
             async with process(new.url, "c") as c:  # as one whose Sentinels name the new primary again
                 assert await spend(c, day, 5) == (0, 0)
         record_property("figure", f"{total} requests of 100 and {spent} % of the money on both sides of a cut, exact afterwards")
+
+
+def _store_decided(degraded: int, alone: int) -> None:
+    """Skip where more than `alone` decisions were taken without the store on a machine that has more to do than cores: an answer that comes
+    after 50 ms is too late."""
+    if degraded > alone and slowdown() > 1.0:
+        skip_stalled(f"{degraded - alone} answers of the store came too late, with {slowdown():.1f} processes for each core")
+    assert degraded == alone
 
 
 def kill(servers: SentinelSet) -> Server:

@@ -117,8 +117,7 @@ async def test_a_bad_file_leaves_the_last_good_one_in_force_and_says_where_and_w
             assert running.fleet.membership.states()[1].members == 1
             assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
             file.unlink()
-            await asyncio.sleep(1.2)
-            assert "create it" in running.fleet.membership.states()[1].trouble
+            await until(lambda: "create it" in running.fleet.membership.states()[1].trouble)
             assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
 
 
@@ -182,18 +181,16 @@ async def test_what_outlives_its_grace_ends_with_an_error_event() -> None:
         await store.add(Member("chat", "x", engine.url, "registered"), 0.0)
         await until_is(running, "x", Availability.UP)
         async with running.client() as client:
-            asked = asyncio.create_task(stream(client, max_tokens=4000, ignore_eos=True))
-            async with asyncio.timeout(HANG_S):
-                while not running.deps.pool_states.in_flight("x"):
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(0.5)
+            begun = asyncio.Event()
+            asked = asyncio.create_task(stream(client, begun=begun, max_tokens=4000, ignore_eos=True))
+            await begun.wait()
             await store.set_drain("x", 0.2)
             seen = await asked
         assert [e["code"] for e in seen.errors] == ["upstream_error"]
         assert not seen.done
         assert (await running.recorded(1))[0].outcome == "backend_drained"
         assert running.deps.pool_states.in_flight("x") == 0
-        assert engine.in_flight == 0
+        await until(lambda: not engine.in_flight)
         assert running.open_holds == 0
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.demo_engines import free_port
+from tests.timing import HANG_S, hang_s, skip_stalled
 
 pytestmark = pytest.mark.slow
 
@@ -110,13 +111,13 @@ def start(tmp_path: Path, admin: Admin) -> Iterator[Callable[..., tuple["subproc
     for process in started:
         if process.poll() is None:
             process.terminate()
-            process.wait(20)
+            process.wait(HANG_S)
         assert process.stderr is not None
         process.stderr.close()
 
 
-def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + within_s
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + hang_s()
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -124,7 +125,7 @@ def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
 
 def answers(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=HANG_S) as reply:
             return bool(reply.status == 200)
     except OSError:
         return False
@@ -145,7 +146,7 @@ def test_an_engine_is_registered_when_healthy_drained_before_it_is_ended_and_the
     time.sleep(1.5)
     assert answers(port), "ended while a request ran"
     admin.in_flight = 0
-    assert process.wait(20) == 0
+    assert process.wait(HANG_S) == 0
     assert not answers(port)
     assert admin.asked == [
         "POST /admin/v1/backends",
@@ -159,7 +160,7 @@ def test_what_never_ends_is_ended_with_the_grace(start: Callable[..., tuple["sub
     until(lambda: bool(admin.members))
     admin.in_flight = 1
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 0
+    assert process.wait(HANG_S) == 0
     assert not answers(port)
     assert not admin.members
 
@@ -171,11 +172,15 @@ def test_an_answer_that_does_not_cover_everybody_waits_for_the_whole_grace(
     process, port = start(*more)
     until(lambda: bool(admin.members))
     admin.answered = answered
+    told = time.monotonic()
     process.send_signal(signal.SIGTERM)
     until(lambda: len(admin.asked) == 2)
     time.sleep(4.2)  # of 5 s; where everybody answers 3 s are enough
-    assert answers(port)
-    assert process.wait(20) == 0
+    there = answers(port)
+    if not there and time.monotonic() - told > 5.0:
+        skip_stalled("the grace was over before it could be seen that the engine runs")
+    assert there
+    assert process.wait(HANG_S) == 0
 
 
 def test_an_engine_that_dies_takes_its_registration_and_its_code_along(
@@ -190,7 +195,7 @@ def test_an_engine_that_dies_takes_its_registration_and_its_code_along(
         ).stdout.split()
     ]
     os.kill(engine, signal.SIGKILL)
-    assert process.wait(20) == 128 + signal.SIGKILL
+    assert process.wait(HANG_S) == 128 + signal.SIGKILL
     assert admin.asked == ["POST /admin/v1/backends", "DELETE /admin/v1/backends/vllm-cpu-test"]
 
 
@@ -208,7 +213,7 @@ def test_an_engine_that_the_gateway_refuses_does_not_stay_behind(
 ) -> None:
     admin.refuses = True
     process, port = start()
-    assert process.wait(20) == 1
+    assert process.wait(HANG_S) == 1
     assert not answers(port)
 
 
@@ -217,7 +222,7 @@ def test_a_port_that_is_served_already_keeps_the_engine_from_starting(
 ) -> None:
     taken = int(admin.url.rpartition(":")[2])
     process, _ = start("--set", f"port={taken}")
-    assert process.wait(20) == 1
+    assert process.wait(HANG_S) == 1
     assert admin.asked == []
     assert process.stderr is not None
     assert f"port {taken} of 127.0.0.1 is taken" in process.stderr.read()
@@ -225,7 +230,7 @@ def test_a_port_that_is_served_already_keeps_the_engine_from_starting(
 
 def test_a_pool_that_is_not_there_is_said_before_the_start(start: Callable[..., tuple["subprocess.Popen[str]", int]], admin: Admin) -> None:
     process, port = start("--pool", "nosuch")
-    assert process.wait(20) == 1
+    assert process.wait(HANG_S) == 1
     assert process.stderr is not None
     said = process.stderr.read()
     assert "--pool nosuch: the gateway has no such pool; there are chat" in said
@@ -241,14 +246,14 @@ def test_a_refusal_that_is_not_about_events_is_not_tried_again_and_another_model
     process, _ = start()
     until(lambda: bool(admin.members))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(HANG_S) == 0
     assert process.stderr is not None
     assert "pool chat asks for other" in process.stderr.read()
     admin.says = "The id is registered already."
     admin.refuses = True
     admin.bodies.clear()
     process, _ = start()
-    assert process.wait(20) == 1
+    assert process.wait(HANG_S) == 1
     assert len(admin.bodies) == 1
 
 
@@ -256,12 +261,12 @@ def test_without_a_pool_no_gateway_is_needed(start: Callable[..., tuple["subproc
     process, port = start(pool=False)
     until(lambda: answers(port))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(HANG_S) == 0
     assert admin.asked == []
 
 
 def test_an_engine_that_is_not_installed_is_said(start: Callable[..., tuple["subprocess.Popen[str]", int]]) -> None:
     process, _ = start("--executable", "/nowhere/vllm")
-    assert process.wait(20) == 127
+    assert process.wait(HANG_S) == 127
     assert process.stderr is not None
     assert "cannot be started (No such file or directory)" in process.stderr.read()

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from backends.hedge import Hedge
+from backends.hedge import ENOUGH, Hedge
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.record import Record
 from tests.gateway_harness import Gateway, Stream, gateway, stream
@@ -26,20 +26,26 @@ LATE = FaultRule("slow_start", delay_s=0.4)
 """Begins, after the second backend was asked."""
 SILENT = FaultRule("frozen")
 """Never begins."""
+MUTE = FaultRule("frozen_mid_stream", after=0)
+"""Computes the answer, and sends none of it."""
 
 
 @asynccontextmanager
 async def hedging(first: SimEngine, second: SimEngine) -> AsyncIterator[tuple[Gateway, Hedge]]:
     """A gateway that has seen enough first tokens, and tries the first engine first. How long it then waits for a first token depends on
-    the machine; the test sets the delay instead."""
-    async with gateway(first.url, second.url, policies=[BY_COUNT], pool={"hedge": {}}) as running:
+    the machine; the test sets the delay instead.
+
+    The engines' load is not read meanwhile: a reading from before the end of those requests says that the first engine is as busy as the
+    second, and either is tried first. There are just enough of those requests, so that none of them spends a hedge."""
+    async with gateway(first.url, second.url, poll=False, policies=[BY_COUNT], pool={"hedge": {}}) as running:
         async with running.client() as client:
-            await asyncio.gather(*(stream(client, max_tokens=2) for _ in range(50)))
-        await running.recorded(50)
+            await asyncio.gather(*(stream(client, max_tokens=2) for _ in range(ENOUGH)))
+        await running.recorded(ENOUGH)
         hedge = running.deps.hedges["chat"]
         assert hedge.delay_s is not None
         hedge.delay_s = AT_ONCE_S
         running.records.clear()
+        await until(lambda: not running.deps.pool_states.total())
         charge = charged(running.deps.pool_states, "e1", running.deps.clock(), tokens=0)
         yield running, hedge
         released(running.deps.pool_states, charge)
@@ -83,14 +89,17 @@ async def test_a_second_engine_that_fails_changes_nothing_and_a_first_one_that_f
 async def test_a_caller_that_leaves_stops_both_engines() -> None:
     async with SimEngine(SIM) as first, SimEngine(SIM) as second, hedging(first, second) as (running, _):
         for engine in (first, second):
-            engine.misbehave([SILENT])
+            engine.misbehave([MUTE])
         async with running.client() as client:
-            call = asyncio.create_task(stream(client, max_tokens=3))
-            await until(lambda: running.deps.pool_states.in_flight("e1") >= 2)
+            call = asyncio.create_task(stream(client, max_tokens=100_000, ignore_eos=True))
+            await until(lambda: first.in_flight and second.in_flight)
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
         (record,) = await running.recorded(1)
-        assert (record.outcome, record.attempts) == ("client_gone", 2)
+        assert (record.outcome, record.attempts, record.hedged) == ("client_gone", 2, ("e0", "e1"))
+        assert record.failed == (), "no engine has failed where the caller left"
+        await until(lambda: not (first.in_flight or second.in_flight))
+        assert (first.counters.aborted, second.counters.aborted) == (1, 1)
 
 
 async def test_where_everything_is_slow_few_are_sent_twice() -> None:

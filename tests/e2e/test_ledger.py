@@ -18,7 +18,7 @@ from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tests.command_line import Commands
 from tests.e2e.test_serve import ask, serving
 from tests.replicas import Tenancy
-from tests.timing import HANG_S
+from tests.timing import HANG_S, hang_s
 
 BY = ("tenant", "project", "key", "model")
 
@@ -74,10 +74,10 @@ async def test_what_a_killed_worker_had_written_is_booked_by_its_successor(tmp_p
     priced = Tenancy((), prices=[Price("p", "sim", ANY_REVISION, 0.0, TokenRates(output=10**12))])  # a thousandth of a dollar a token
     async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url, tenancy=priced) as served:
         await burst(served.url, served.headers, 30)
-        await asyncio.sleep(0.5)  # ten times the interval that a crash may cost
+        await asyncio.sleep(1.0)  # twenty times the interval that a crash may cost
         (directory,) = [path for path in (tmp_path / "tidegate-ledger").iterdir() if path.is_dir()]
         os.kill(int(directory.name.partition("-")[0]), signal.SIGKILL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + hang_s()
         async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             while directory.exists():
                 assert time.monotonic() < deadline, "nobody adopted it"

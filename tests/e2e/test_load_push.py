@@ -11,7 +11,7 @@ import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from tests.e2e.test_serve import SETTINGS, Served, ask, serving
-from tests.timing import HANG_S
+from tests.timing import HANG_S, timely
 
 
 @asynccontextmanager
@@ -57,8 +57,8 @@ async def test_a_queue_is_seen_though_nobody_asks(tmp_path: Path, record_propert
         begun = loop.time()
         seen = await listed(client, served, lambda seen: told(seen) == (2, 3))
         record_property("figure", f"a queue is known after {(loop.time() - begun) * 1000:.0f} ms with a poll every 600 s")
-        assert loop.time() - begun < 5
-        assert seen["load_age_s"] < 3
+        timely(loop.time() - begun, 5.0)
+        timely(seen["load_age_s"], 3.0)
         assert set(seen["signals"]["pushed"]) == {"running", "waiting", "waiting_uncached_tokens", "kv_usage", "kv_capacity_tokens"}
         assert seen["signals"]["kv_usage"] > 0
         text = (await client.get(f"{served.admin}/metrics")).text
@@ -83,7 +83,7 @@ async def test_an_engine_that_falls_silent_is_known_by_polls(tmp_path: Path) -> 
         asked = [asyncio.create_task(client.post(f"{engine.url}/v1/chat/completions", json=body)) for _ in range(4)]
         seen = await listed(client, served, lambda seen: "silent" in seen["push"]["reason"] and told(seen) == (2, 2))
         assert seen["signals"]["pushed"] == []
-        assert seen["signals_age_s"] < 2
+        timely(seen["signals_age_s"], 2.0)
         for task in asked:
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)

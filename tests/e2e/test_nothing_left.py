@@ -21,7 +21,7 @@ from gateway.story import Story
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway
 from tests.scripted_server import Peer, scripted
-from tests.timing import HANG_S
+from tests.timing import HANG_S, until
 
 OF_REQUESTS = (Ask, EdgeConnection, Exchange, Fault, OpenHold, ReplyParser, Story)
 ROUNDS = 3
@@ -63,7 +63,8 @@ async def over(gate: Gateway, closed: int) -> None:
     async with asyncio.timeout(HANG_S):
         while gate.connections.open:
             await asyncio.sleep(0.005)
-    await asyncio.sleep(0.05)  # for what the loop still holds of connections that were closed
+    for _ in range(10):  # turns of the loop, which still holds something of connections that were closed
+        await asyncio.sleep(0.005)
 
 
 async def post(gate: Gateway, **options: object) -> int:
@@ -96,7 +97,7 @@ async def leaves_early(gate: Gateway) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", gate.port)
     key = gate.keys["acme"].encode()
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %b\r\ncontent-length: 99\r\n\r\n{" % key)
-    await asyncio.sleep(0.02)
+    await until(lambda: any(one._exchange for one in gate.connections.open))
     writer.transport.abort()
 
 

@@ -18,7 +18,7 @@ from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.e2e.test_admin_api import TOKEN
 from tests.e2e.test_serve import SETTINGS, Served, ask, serving
 from tests.replicas import Tenancy
-from tests.timing import HANG_S
+from tests.timing import HANG_S, hang_s, timely, until
 from tests.valkey_servers import ask as ask_valkey
 from tests.valkey_servers import single_server
 
@@ -62,7 +62,7 @@ async def again(home: Path) -> tuple[subprocess.Popen[bytes], Served]:
     command = [sys.executable, "-m", "gateway", "serve", "-c", "tidegate.yaml", "--run-dir", str(run_dir)]
     with (home / "out2.log").open("wb") as out, (home / "err2.log").open("wb") as err:
         process = subprocess.Popen(command, cwd=home, stdout=out, stderr=err)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + hang_s()
     while not (run_dir / "ready.json").exists():
         assert process.poll() is None, (home / "err2.log").read_text()
         assert time.monotonic() < deadline, (home / "err2.log").read_text()
@@ -96,7 +96,7 @@ async def test_a_spent_budget_is_spent_after_a_restart(tmp_path: Path, end: str,
             served.process.terminate()
             assert await asyncio.to_thread(served.process.wait, 20) == 0
         else:
-            await asyncio.sleep(0.2)  # a crash may cost what ended within the last 50 ms
+            await asyncio.sleep(1.0)  # a crash may cost what ended within the last 50 ms, and a busy machine is late
             kill_all(tmp_path, served.process)
         process, second = await again(tmp_path)
         try:
@@ -135,7 +135,7 @@ async def test_a_store_that_forgot_everything_under_load_is_told(tmp_path: Path,
             ask_valkey(server.port, "FLUSHALL")
             flushed = time.monotonic()
             while await used(served) < 300:
-                assert time.monotonic() - flushed < 10
+                assert time.monotonic() - flushed < hang_s()
                 await asyncio.sleep(0.05)
             back_s = time.monotonic() - flushed
             statuses = [200] * 300 + await loading
@@ -143,7 +143,7 @@ async def test_a_store_that_forgot_everything_under_load_is_told(tmp_path: Path,
                 statuses += await spend(served, 100)
             over = statuses.count(200) - amount
             record_property("figure", f"spend of 300 back after {back_s:.1f} s; {over} of {amount} too many")
-            assert back_s < 5
+            timely(back_s, 5.0)
             # what passes until the spend is back is a figure of the machine; a store that was never told would let all of it pass again
             assert over < 0.8 * before
 
@@ -159,15 +159,15 @@ async def test_a_rolling_restart_with_counters_of_its_own_keeps_what_was_spent(t
         async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             body, url = ask(max_tokens=700, ignore_eos=True), f"{served.url}/v1/chat/completions"  # 5 s
             running = [asyncio.create_task(client.post(url, json=body, headers=served.headers)) for _ in range(5)]
-            await asyncio.sleep(0.5)
+            await until(lambda: engine.in_flight == 5)
             os.kill(served.process.pid, signal.SIGHUP)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(hang_s()):
                 while worker_pid(home, 0) == before:
                     await asyncio.sleep(0.05)
             at_once = await used(served)
             assert {reply.status_code for reply in await asyncio.gather(*running)} == {200}, "they end in the old worker"
         assert 45 <= at_once <= 50
-        async with asyncio.timeout(45):  # it looks again 3, 10 and 30 s after its start
+        async with asyncio.timeout(hang_s()):  # it looks again 3, 10 and 30 s after its start
             while await used(served) != 50:
                 await asyncio.sleep(0.2)
         statuses = await spend(served, 30)

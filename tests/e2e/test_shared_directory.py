@@ -96,7 +96,7 @@ async def test_revoked_and_rotated_keys_over_four_gateways(tmp_path: Path, recor
             new, rotated = done.json()["key"], time.monotonic()
             await asyncio.sleep(TOLD_S)  # callers are given the new secret, some sooner than others
             use_new = use_old = True
-            await asyncio.sleep(max(0.0, asked + overlap_s - 1.0 - time.monotonic()))
+            await asyncio.sleep(max(0.0, asked + overlap_s - 3.0 - time.monotonic()))
             use_old = False
             await asyncio.sleep(0.5)
             assert {reply.status for reply in await asyncio.gather(*(one.ask(old) for one in made))} == {200}, "still within the overlap"
@@ -111,8 +111,8 @@ async def test_revoked_and_rotated_keys_over_four_gateways(tmp_path: Path, recor
     )
     assert "key.rotate" in audit and not any(text.split("_")[3] in audit for text in (old, new, tenancy.keys["bolt"]))
     assert failed == []
-    assert revoked_s <= TOLD_S
-    assert ended_s <= TOLD_S
+    timely(revoked_s, TOLD_S)
+    timely(ended_s, TOLD_S)
 
 
 @pytest.mark.fault("database away")
@@ -187,7 +187,7 @@ async def test_a_database_that_is_away_fails_no_request_and_loses_none(tmp_path:
                 await asyncio.sleep(gone + away_s - time.monotonic())
                 writes += [await write(one, "while-away") for one in made]
                 await asyncio.to_thread(db.start)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(hang_s()):
                     while await write(made[0], "after") not in (201, 409):
                         await asyncio.sleep(0.2)
                 await asyncio.sleep(1.0)

@@ -25,7 +25,7 @@ from tests.fault.test_silent_engines import EVENT
 from tests.gateway_harness import chat, gateway
 from tests.scale import LONG, scaled
 from tests.scripted_server import Peer, scripted
-from tests.timing import HANG_S
+from tests.timing import HANG_S, timely
 from tests.wire.test_giant_bodies import bomb
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -95,7 +95,7 @@ class Target:
         """Seconds that a small good request takes, which must succeed."""
         begun = time.monotonic()
         ends[1].write(self.head("GET", "/v1/models"))
-        assert (await asyncio.wait_for(ends[0].readuntil(b"\r\n"), 10)).startswith(b"HTTP/1.1 200 ")
+        assert (await asyncio.wait_for(ends[0].readuntil(b"\r\n"), HANG_S)).startswith(b"HTTP/1.1 200 ")
         size = next(int(line[15:]) for line in (await ends[0].readuntil(b"\r\n\r\n")).split(b"\r\n") if line.startswith(b"content-length"))
         await ends[0].readexactly(size)
         return time.monotonic() - begun
@@ -166,7 +166,7 @@ async def test_all_callers_leave_at_once(record_property: Note) -> None:
             left = time.monotonic()
             for connection in list(running.connections.open):
                 connection.abort()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(HANG_S):
                 while engine.in_flight:
                     await asyncio.sleep(0.005)
             told_s = time.monotonic() - left
@@ -175,7 +175,7 @@ async def test_all_callers_leave_at_once(record_property: Note) -> None:
         assert {r.outcome for r in running.records} == {"client_gone"}
         assert engine.counters.aborted >= there
         assert engine.counters.finished == running.open_holds == running.deps.pool_states.total() == 0
-        assert told_s <= 1.0
+        timely(told_s, 1.0)
         record_property("figure", f"{count} at once, {there} of them on the engine: told of the last after {told_s * 1000:.0f} ms")
 
 
@@ -231,7 +231,7 @@ async def test_slow_and_idle_sockets_do_not_keep_good_callers_out(target: Target
         for _, writer in opened[:slow]:
             writer.write(b"a")  # a byte now and then
         rss_mib = target.rss_mib()
-        async with asyncio.timeout(30):  # each is sent away when its head takes too long
+        async with asyncio.timeout(HANG_S):  # each is sent away when its head takes too long
             answers = await asyncio.gather(*(reader.read(13) for reader, _ in opened[:slow]))
     assert set(answers) == {b"HTTP/1.1 408 "}
     assert not any(reader.at_eof() for reader, _ in opened[slow:]), "those may be idle for longer"
@@ -257,7 +257,7 @@ async def test_a_giant_body_is_not_read_to_its_end(target: Target, record_proper
             await asyncio.sleep(0)
             sent += len(block)
     assert (await answer).startswith(b"HTTP/1.1 413 ")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not target.outcomes()["body_too_large"]:
             await asyncio.sleep(0.05)
     grown = target.rss_mib(peak=True) - before
@@ -301,7 +301,7 @@ async def test_a_compression_bomb_is_unpacked_to_the_limit_at_most(target: Targe
     lines = ("content-type: application/json", "content-encoding: gzip", f"content-length: {len(packed)}")
     begun = target.cpu_s()
     ends[1].write(target.head("POST", "/v1/chat/completions", *lines) + packed)
-    assert (await asyncio.wait_for(ends[0].readuntil(b"\r\n"), 5)).startswith(b"HTTP/1.1 413 ")
+    assert (await asyncio.wait_for(ends[0].readuntil(b"\r\n"), HANG_S)).startswith(b"HTTP/1.1 413 ")
     grown = target.rss_mib(peak=True) - before
     assert grown <= 32, "the body as it came, and 8 MiB of the unpacked one"
     record_property(
@@ -325,11 +325,11 @@ async def test_a_flood_of_chunks_does_not_hold_others_up(target: Target, record_
                 ends[1].write(flood[at : at + 65536])
                 await ends[1].drain()
                 await asyncio.sleep(0)
-        reply = await asyncio.wait_for(ends[0].readuntil(b"\r\n"), 30)
+        reply = await asyncio.wait_for(ends[0].readuntil(b"\r\n"), HANG_S)
         await asyncio.sleep(0.2)
     assert reply.startswith(b"HTTP/1.1 413 "), "about 13,000 chunks of a byte are read, and the rest is dropped"
     assert target.rss_mib(peak=True) - before <= 16
-    assert max(beside) < 2.0
+    timely(max(beside), 2.0)
     record_property(
         "figure", f"{chunks:,} chunks of a byte: others' p50 {1000 * statistics.median(beside):.1f} ms, slowest {1000 * max(beside):.0f} ms"
     )

@@ -9,6 +9,7 @@ from backends.simengine import SimEngine, SimSettings
 from tests.fault.proxy import PASS, Fault, cut, proxied, reset, split
 from tests.gateway_harness import Stream, chat, gateway, stream
 from tests.scale import scaled
+from tests.timing import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -105,11 +106,11 @@ async def test_engines_that_lose_all_connections_at_once_leave_nothing_open(reco
         async with running.client() as client:
             for n in range(times):
                 asked = [asyncio.create_task(stream(client, max_tokens=5000, ignore_eos=True)) for _ in range(at_once)]
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(HANG_S):
                     while sum(link.replied > 1000 for link in proxy.links) < at_once:
                         await asyncio.sleep(0.01)
                 proxy.reset_all()
-                seen = await asyncio.wait_for(asyncio.gather(*asked), 5)
+                seen = await asyncio.wait_for(asyncio.gather(*asked), HANG_S)
                 assert [(len(s.errors), s.done, s.clean) for s in seen] == [(1, False, False)] * at_once
                 await running.recorded((n + 1) * at_once)
                 assert running.open_holds == 0

@@ -11,6 +11,7 @@ from routing.fleet import Availability
 from tests.e2e.test_discovery import Load, load, nothing_left_of, until_is
 from tests.gateway_harness import Gateway, gateway
 from tests.scale import scaled
+from tests.timing import HANG_S, timely
 from tests.wire.test_dns import RECORDS, SERVFAIL, name_server
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ async def moved(running: Gateway, to: SimEngine, traffic: Load) -> float:
     """Seconds until it got a request, after the name was given its address."""
     RECORDS[NAME] = [to.settings.host]
     told, before = time.monotonic(), to.counters.finished
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         while to.counters.finished == before:
             await asyncio.sleep(0.02)
     took_s = time.monotonic() - told
@@ -67,4 +68,4 @@ async def test_a_name_that_moves_cuts_no_stream(monkeypatch: pytest.MonkeyPatch,
         f"a new address used after {max(took):.1f} s; name server failing for {lasted_s:.0f} s; 0 of {len(traffic.seen)} streams cut",
     )
     assert [seen for seen in traffic.seen if seen.status != 200 or not seen.clean or not seen.done or seen.errors] == []
-    assert max(took) <= 10.0
+    timely(max(took), 10.0)

@@ -91,6 +91,10 @@ async def signalled(served: Served, number: signal.Signals, answer: str) -> floa
     return time.monotonic() - begun
 
 
+async def asked_for(port: int, key: str, model: str) -> Reply:
+    return await post(port, "/v1/chat/completions", key, ask(model=model, max_tokens=1))
+
+
 @pytest.mark.fault("restart under load")
 @pytest.mark.req("R21")
 async def test_no_restart_loses_anything(tmp_path: Path, record_property: Any) -> None:
@@ -105,9 +109,10 @@ async def test_no_restart_loses_anything(tmp_path: Path, record_property: Any) -
                     before = [worker_pid(tmp_path, index) for index in (0, 1)]
                     policy.write_text(f"{POLICY}  - {{name: sim-{turn}, pool: chat}}\n")
                     took["rolling"].append(await signalled(served, signal.SIGHUP, REPLACED))
-                    await asyncio.sleep(ACCEPT_S)  # for so long an old worker still answers by the old policy
-                    new = await post(served.port, "/v1/chat/completions", callers.key, ask(model=f"sim-{turn}", max_tokens=1))
-                    assert new.status == 200, "the new policy is in force"
+                    # an old worker answers by the old policy until it has stopped to accept
+                    while (status := (await asked_for(served.port, callers.key, f"sim-{turn}")).status) != 200:
+                        assert status == 404, "until the new policy is in force"
+                        await asyncio.sleep(0.05)
 
                     policy.write_text(POLICY + "bogus: 1\n")
                     await signalled(served, signal.SIGHUP, STAYS)
