@@ -36,6 +36,9 @@ from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.own_key import OwnSpend
+from guardrails.policy import Direction
+from guardrails.ports import Detector
+from guardrails.verdict import GuardVerdict
 from policies.compile import PolicySet
 from policies.rollout.in_force import NOTHING, ActiveRollouts
 from routing.disaggregation import HandoverTerms
@@ -227,6 +230,10 @@ class Deps:
     """Answers of earlier requests, and the equal requests under way."""
     images: ImageFetcher = field(default_factory=ImageFetcher)
     """Fetches images that chats name by URL, where policies allow it."""
+    detectors: Mapping[str, Detector] = field(default_factory=dict)
+    """The classifiers that guard rules may ask, by their names in the settings."""
+    late_findings: Callable[[Direction, GuardVerdict], None] = lambda _, __: None
+    """Called with what detectors found in an answer that was over by then."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""
