@@ -37,7 +37,9 @@ from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.own_key import OwnSpend
+from guardrails.policy import Direction
 from guardrails.ports import Detector
+from guardrails.verdict import GuardVerdict
 from policies.compile import PolicySet
 from policies.rollout.in_force import NOTHING, ActiveRollouts
 from routing.disaggregation import HandoverTerms
@@ -235,6 +237,8 @@ class Deps:
     """What guard rules said of texts before."""
     detectors: Mapping[str, Detector] = field(default_factory=dict)
     """The detectors of guard rules, by name."""
+    late_findings: Callable[[Direction, GuardVerdict], None] = lambda _, __: None
+    """Called with what detectors found in an answer that was over by then."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""

@@ -1,5 +1,7 @@
 """Answers on their way through guard rules: rules from what a policy says, engines' events and replies, and what a caller puts together."""
 
+import asyncio
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -8,6 +10,7 @@ from typing import Any
 import msgspec
 
 from domain.ask import Ask, Endpoint
+from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.guards.reply_parts import OwnIndex, Path, place, texts
 from gateway.http.edge.taps import PlainTap, ReplyChain, StreamTap, taps_for
 from gateway.http.openai import interpret
@@ -15,6 +18,7 @@ from gateway.story import Story
 from guardrails.guard_set import GuardSet
 from guardrails.placeholders import Placeholders
 from guardrails.policy import GuardPolicy
+from guardrails.ports import Detected
 from tests.stories import with_facts
 
 DONE = b"data: [DONE]\n\n"
@@ -64,6 +68,43 @@ def usage_event(prompt: int, completion: int) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode({"id": "c", "choices": [], "usage": counts})
 
 
+async def settled() -> None:
+    """Until everything has run that could run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class FakeDetector:
+    """A detector that finds each match of an expression, and answers when it is let.
+
+    Args:
+        kind: of what it finds.
+        away: what it raises in place of an answer; None for answers.
+    """
+
+    def __init__(self, pattern: str, kind: str = "harm", *, score: float = 1.0, away: Exception | None = None) -> None:
+        self._pattern = re.compile(pattern)
+        self._kind = kind
+        self._score = score
+        self._away = away
+        self.let = asyncio.Event()
+        self.let.set()
+        self.asked: list[tuple[str, str, str]] = []
+        self.under_way = self.most_under_way = 0
+
+    async def detect(self, text: str, direction: str, tenant: str) -> Sequence[Detected]:
+        self.asked.append((text, direction, tenant))
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await self.let.wait()
+        finally:
+            self.under_way -= 1
+        if self._away is not None:
+            raise self._away
+        return [Detected(self._kind, self._score, *match.span()) for match in self._pattern.finditer(text)]
+
+
 @dataclass
 class Guarded:
     """An answer behind its guard rules."""
@@ -71,15 +112,36 @@ class Guarded:
     ask: Ask
     guards: GuardSet | None = None
     placeholders: Placeholders | None = None
+    detectors: ReplyDetectors | None = None
     story: Story = field(init=False)
     chain: StreamTap | PlainTap | ReplyChain = field(init=False)
+    woken: int = field(init=False)
     out: bytes = b""
     """What has gone on, where `fed` was called."""
 
     def __post_init__(self) -> None:
         self.story = with_facts(Story("r", 0.0, 0.0, 0.0), model="m", guards=self.guards)
         self.story.guarded.placeholders = self.placeholders
-        self.chain = taps_for(self.ask, self.story, iter(range(1, 10**9)).__next__, "m", None)
+        self.chain = taps_for(self.ask, self.story, iter(range(1, 10**9)).__next__, "m", None, detectors=self.detectors)
+        self.woken = 0
+        if isinstance(self.chain, ReplyChain):
+            self.chain.listen(self._more)
+
+    def _more(self) -> None:
+        assert isinstance(self.chain, ReplyChain)
+        self.woken += 1
+        self.out += self.chain.more()
+
+    async def drive(self, stream: bytes, *, end: bool = True) -> bytes:
+        """What goes on of an answer whose events come one by one, between which detectors may answer."""
+        for one in stream.split(b"\n\n") if self.ask.stream else [stream]:
+            if one:
+                self.out += self.chain.feed(one + b"\n\n" if self.ask.stream else one)
+                await settled()
+        if end:
+            self.out += self.chain.end()
+            await settled()
+        return self.out
 
     def fed(self, stream: bytes, cuts: Iterable[int] = ()) -> bytes:
         """What goes on of an answer that comes in pieces."""

@@ -4,6 +4,8 @@ Where a rule blocks, the text before its finding stays, the choice ends with `fi
 behind is left out.
 """
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -11,9 +13,13 @@ import msgspec
 from domain.faults import Fault
 from domain.usage import DECLINED
 from gateway.guards.reply_channels import ReplyRules
-from gateway.guards.reply_parts import OF_THE_REPLY, Path, ReplyText, TooDeep, texts, without_tokens
+from gateway.guards.reply_detectors import Gate
+from gateway.guards.reply_parts import OF_THE_REPLY, Path, ReplyText, TooDeep, direction_of, is_whole, texts, without_tokens
 from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.story import AttemptFacts
+
+MOST_IN_LOOP_BYTES: Final = 32 * 1024
+"""A longer reply is judged in a thread: 50 rules take a millisecond for 8 KiB, and the loop may lag by ten."""
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TooDeep)
 _CALLS: Final = ("tool_calls", "function_call")
@@ -22,15 +28,25 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class GuardPlainTap:
-    """Guard rules over a plain reply. Stands right behind the judging tap, so it is fed a whole body."""
+    """Guard rules over a plain reply. Stands right behind the judging tap, so it is fed a whole body.
 
-    __slots__ = ("_answer", "_parts", "_rules", "fault", "over")
+    Where a detector is asked or the body is long, the body goes on later: `pending`, until `more` gives it.
+    """
+
+    __slots__ = ("_altered", "_answer", "_parts", "_reply", "_rules", "_task", "_wake", "_woken", "fault", "over", "pending")
 
     def __init__(self, rules: ReplyRules, answer: AttemptFacts) -> None:
         self._rules = rules
         self._answer = answer
         answer.held = rules.holds
         self._parts: list[bytes] = []
+        self._reply: dict[str, Any] = {}
+        self._altered = False
+        self._task: asyncio.Task[None] | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._woken = asyncio.Event()
+        self.pending = False
+        """Whether the reply is still being judged."""
         self.over = False
         self.fault: Fault | None = None
 
@@ -40,22 +56,93 @@ class GuardPlainTap:
         return b""
 
     def end(self) -> bytes:
-        """The body as rules let it pass."""
+        """The body as rules let it pass; nothing yet where that takes longer."""
         body = b"".join(self._parts)
-        self._parts.clear()
+        self._parts = [body]
         rules = self._rules
         if rules.holds and len(body) > rules.held_bytes:
             self._fail(rules.fault("too_long", ""))
             return b""
+        if len(body) > MOST_IN_LOOP_BYTES or rules.questions is not None:
+            self.pending = True
+            self._task = asyncio.get_running_loop().create_task(self._judged_later(body))
+            return b""
+        self._read(body)
+        return self._out()
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when the reply has been judged."""
+        self._wake = wake
+
+    def more(self) -> bytes:
+        """The body, once it has been judged."""
+        return b"" if self.pending else self._out()
+
+    def close(self) -> None:
+        """The reply is over, or nobody waits for it any more."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._rules.questions is not None:
+            self._rules.questions.close()
+
+    async def _judged_later(self, body: bytes) -> None:
+        """Judge a long reply in a thread, then ask detectors about what is left of it."""
+        with self._rules.gathered():
+            if len(body) > MOST_IN_LOOP_BYTES:
+                await asyncio.to_thread(self._read, body)
+            else:
+                self._read(body)
+        if self._rules.questions is not None and self.fault is None:
+            self._rules.questions.wake = self._woken.set
+            await self._detect(self._reply.get("choices") or [])
+        self.pending = False
+        self._wake()
+
+    def _read(self, body: bytes) -> None:
         try:
-            reply = _decode(body)
-            altered = self._judge(reply)
+            self._reply = _decode(body)
+            self._altered = self._judge(self._reply)
         except _UNREADABLE as error:
             self._fail(unusable_reply(f"a reply that guard rules cannot read: {error!r}"))
+
+    async def _detect(self, choices: list[dict[str, Any]]) -> None:
+        """Let detectors see the texts that are left."""
+        asked: list[tuple[dict[str, Any], ReplyText, Gate, list[str]]] = []
+        for choice in choices:
+            for text in texts(choice):
+                gate = None if is_whole(text.path) else self._rules.gate(direction_of(text.path), waits=True)
+                if gate is not None:
+                    asked.append((choice, text, gate, [gate.feed(text.value, final=True)]))
+        while any(gate.waiting for _, _, gate, _ in asked):
+            await self._woken.wait()
+            self._woken.clear()
+            for _, _, gate, shown in asked:
+                shown.append(gate.take())
+        for at, (choice, text, gate, shown) in enumerate(asked):
+            passed = "".join(shown) if text.value else ""
+            self._altered = self._altered or passed != text.value
+            text.value = passed
+            if gate.ended and gate.ended != "block":
+                self._fail(self._rules.fault(gate.ended, gate.by))
+            elif gate.ended:
+                _drop(choice, [one for of, one, _, _ in asked[at + 1 :] if of is choice], text.path)
+                self._declined([choice])
+
+    def _out(self) -> bytes:
+        """The body with values put back."""
+        body = self._parts.pop() if self._parts else b""
         if self.fault is not None:
             return b""
         self._answer.held = False
-        return _encode(reply) if altered else body
+        if self._rules.placeholders is not None:
+            others = {name: value for name, value in self._reply.items() if name not in OF_THE_REPLY}
+            for part in [*(self._reply.get("choices") or []), others]:
+                for text in texts(part):
+                    restored = self._rules.restored(text.value, text.path)
+                    self._altered = self._altered or restored != text.value
+                    text.value = restored
+            self._reply.update(others)
+        return _encode(self._reply) if self._altered else body
 
     def _judge(self, reply: dict[str, Any]) -> bool:
         """Judge a reply in place; returns whether anything has changed."""

@@ -1,15 +1,18 @@
 """The guard rules of one answer, and the channels that its texts arrive in. Sans-I/O."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from domain import retry_after
 from domain.faults import Fault, Kind
 from gateway.guards.facts import GuardFacts
-from gateway.guards.reply_parts import Path, direction_of
+from gateway.guards.reply_detectors import Gate, Questions, ReplyDetectors
+from gateway.guards.reply_parts import Path, direction_of, is_whole
 from guardrails.chain import Chain
 from guardrails.guard_set import REPLY, GuardSet
 from guardrails.placeholders import Placeholders, Restorer
-from guardrails.policy import Direction
+from guardrails.policy import CHANGING, Direction
 from guardrails.text import Text
 from guardrails.verdict import Ended, GuardVerdict
 from guardrails.window import GuardWindow, Released
@@ -29,16 +32,31 @@ class ReplyRules:
         guards: the rules; None for none, where values are only to be restored.
         placeholders: the values to restore; None for none.
         facts: where verdicts are noted.
+        detectors: what the rules that ask detectors ask; None where there are none.
+        tenant: whose answer it is.
     """
 
-    __slots__ = ("changes", "facts", "guards", "held_bytes", "holds", "placeholders")
+    __slots__ = ("_gathered", "changes", "facts", "guards", "held_bytes", "holds", "placeholders", "questions")
 
-    def __init__(self, guards: GuardSet | None, placeholders: Placeholders | None, facts: GuardFacts) -> None:
+    def __init__(
+        self,
+        guards: GuardSet | None,
+        placeholders: Placeholders | None,
+        facts: GuardFacts,
+        detectors: ReplyDetectors | None = None,
+        tenant: str = "",
+    ) -> None:
+        self._gathered: list[tuple[Direction, GuardVerdict]] | None = None
         self.guards = guards
         self.placeholders = placeholders
         self.facts = facts
         self.held_bytes = 0 if guards is None else guards.held_bytes
-        self.holds: bool = guards is not None and any(guards.chain(direction).changing for direction in REPLY)
+        asked = [] if guards is None or detectors is None else [rule for direction in REPLY for rule in guards.detectors(direction)]
+        self.questions = None if detectors is None or not asked else Questions(detectors, tenant, self.note)
+        """The questions to detectors; None where no rule asks any."""
+        self.holds: bool = any(rule.mode in CHANGING and rule.hold for rule in asked) or (
+            guards is not None and any(guards.chain(direction).changing for direction in REPLY)
+        )
         """Whether text is held until rules have seen it."""
         self.changes: bool = placeholders is not None or (guards is not None and guards.changes_replies)
         """Whether a text may be another one afterwards."""
@@ -48,20 +66,42 @@ class ReplyRules:
         return _NO_RULES if self.guards is None else self.guards.chain(direction)
 
     def judged(self, text: str, path: Path) -> tuple[str, GuardVerdict]:
-        """What may be passed on of a whole text, and the verdict, which is noted."""
+        """What may be passed on of a whole text, and the verdict, which is noted. Values are not put back yet."""
         direction = direction_of(path)
         verdict = self.chain(direction).judge(text)
         self.note(direction, verdict)
-        passed = verdict.text or ""
-        if self.placeholders is not None:
-            passed = self.placeholders.restored(passed, in_json=_is_json(path))
-        return passed, verdict
+        return verdict.text or "", verdict
+
+    def restored(self, text: str, path: Path) -> str:
+        """A whole text with values in place of placeholders."""
+        return text if self.placeholders is None else self.placeholders.restored(text, in_json=_is_json(path))
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Verdicts are gathered meanwhile, and noted afterwards: another thread may judge."""
+        gathered = self._gathered = []
+        try:
+            yield
+        finally:
+            self._gathered = None
+            for direction, verdict in gathered:
+                self.note(direction, verdict)
 
     def note(self, direction: Direction, verdict: GuardVerdict) -> None:
         """Note a verdict on a text of the answer."""
+        if self._gathered is not None:
+            self._gathered.append((direction, verdict))
+            return
         self.facts.note(direction, verdict)
         if not EDITS.isdisjoint([found.mode for found in verdict.findings]):
             self.facts.changed = True
+
+    def gate(self, direction: Direction, *, waits: bool = False) -> Gate | None:
+        """The detectors of a text; None for none."""
+        rules = () if self.questions is None or self.guards is None else self.guards.detectors(direction)
+        if not rules or self.questions is None:
+            return None
+        return Gate(rules, direction, self.questions, most_held=max(1, self.held_bytes), waits=waits)
 
     def restorer(self, path: Path) -> Restorer | None:
         """What puts values back in the text at a path; None for no values."""
@@ -91,7 +131,7 @@ class Channel:
         kind: the `type` of the object that has the text; None for none.
     """
 
-    __slots__ = ("_restorer", "_rules", "_window", "by", "direction", "ended", "kind", "path")
+    __slots__ = ("_gate", "_restorer", "_rules", "_window", "by", "direction", "ended", "kind", "path")
 
     def __init__(self, rules: ReplyRules, path: Path, kind: object = None) -> None:
         self._rules = rules
@@ -99,6 +139,7 @@ class Channel:
         self.kind = kind
         self.direction: Direction = direction_of(path)
         self._window = GuardWindow(rules.chain(self.direction), most_held=max(1, rules.held_bytes))
+        self._gate = None if is_whole(path) else rules.gate(self.direction)
         self._restorer = rules.restorer(path)
         self.ended: Ended = ""
         """Why the answer may not go on behind what was passed on; empty while it may."""
@@ -112,6 +153,16 @@ class Channel:
     def end(self) -> str:
         """The rest of the text, once no piece follows."""
         return self._passed(self._window.end(), final=True)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its text is complete and detectors have not seen all of it."""
+        return self._gate is not None and self._gate.waiting and not self.ended
+
+    def take(self) -> str:
+        """What may be passed on now that detectors have seen more."""
+        gate = self._gate
+        return "" if gate is None or self.ended else self._behind(gate.take(), final=gate.complete)
 
     def whole(self, text: str) -> str:
         """What may be passed on of a text that comes in one piece."""
@@ -129,8 +180,18 @@ class Channel:
         ended = released.ended or ("block" if released.doomed else "")
         if ended:
             self.ended, self.by = ended, released.by or released.doomed
-        restorer = self._restorer
+        gate = self._gate
+        if gate is None:
+            return self._behind(released.text, final=final)
+        return self._behind(gate.feed(released.text, final=final or bool(ended)), final=gate.complete)
+
+    def _behind(self, text: str, *, final: bool) -> str:
+        """What the caller gets of a text behind all rules."""
+        gate, restorer = self._gate, self._restorer
+        if gate is not None and gate.ended and not self.ended:
+            self.ended, self.by = gate.ended, gate.by
+            self._rules.facts.late = self._rules.facts.late or gate.late
         if restorer is None:
-            return released.text
-        text = restorer.feed(released.text) if released.text else ""
-        return text + restorer.end() if final or ended else text
+            return text
+        text = restorer.feed(text) if text else ""
+        return text + restorer.end() if final or self.ended else text

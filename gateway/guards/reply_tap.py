@@ -10,6 +10,7 @@ Once every choice is over, the answer ends with its usage, where the caller aske
 still answer (`AttemptFacts.held`).
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -19,6 +20,7 @@ from domain.faults import Fault
 from domain.usage import DECLINED, Usage
 from gateway.guards.plain_reply import GuardPlainTap
 from gateway.guards.reply_channels import MAX_CHANNELS, Channel, ReplyRules
+from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.guards.reply_parts import OF_THE_REPLY, Path, ReplyText, TooDeep, framed, is_whole, place, says, texts, without_tokens
 from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.story import Story
@@ -61,7 +63,7 @@ _Made = Literal["dropped", "passed", "altered"]
 class _GuardedChoice:
     """One choice of the answer."""
 
-    __slots__ = ("channels", "finished", "index", "named", "over")
+    __slots__ = ("channels", "ending", "finished", "index", "named", "over")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -70,6 +72,8 @@ class _GuardedChoice:
         """Whether nothing more of it goes on."""
         self.finished = False
         """Whether the engine has ended it."""
+        self.ending: dict[str, Any] | None = None
+        """Its part of the event that ends it, which waits for detectors."""
         self.named = False
         """Whether its role has been told."""
 
@@ -93,10 +97,12 @@ class GuardTap:
     __slots__ = (
         "_answer",
         "_ask",
+        "_behind",
         "_channels",
         "_choices",
         "_formed",
         "_frames",
+        "_identity",
         "_judge",
         "_opening",
         "_opening_bytes",
@@ -121,6 +127,10 @@ class GuardTap:
         self._opening: list[bytes] = []
         """Events without a text in front of the first text, while nothing of the answer is handed on."""
         self._answer.held = rules.holds
+        self._identity: dict[str, Any] = {}
+        """The members of the answer's events that name the answer."""
+        self._behind: list[bytes] = []
+        """What has come behind the ends of choices that wait for detectors."""
         self.over = False
         self.fault: Fault | None = None
 
@@ -140,8 +150,61 @@ class GuardTap:
         return b"".join(parts)
 
     def end(self) -> bytes:
-        """Nothing: what was held has gone into the events that ended the choices."""
+        """Nothing: what was held has gone into the events that ended the choices, or waits for detectors."""
         return b""
+
+    # --- detectors --------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether detectors hold the end of the answer back."""
+        return not self.over and any(choice.ending is not None for choice in self._choices.values())
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when there may be more."""
+        if self._rules.questions is not None:
+            self._rules.questions.wake = wake
+
+    def more(self) -> bytes:
+        """What may go on now that detectors have seen more."""
+        parts = []
+        for choice in list(self._choices.values()):
+            if not choice.over and not self.over:
+                parts.append(self._more_of(choice))
+        if self._behind and not self.over and not self.pending:
+            parts += self._behind
+            self._behind.clear()
+        return b"" if self.fault is not None else b"".join(parts)
+
+    def close(self) -> None:
+        """The reply is over, or nobody waits for it any more."""
+        if self._rules.questions is not None:
+            self._rules.questions.close()
+
+    def _more_of(self, choice: _GuardedChoice) -> bytes:
+        """What may go on of one choice."""
+        said: list[tuple[Channel, str]] = []
+        for channel in choice.channels.values():
+            said.append((channel, channel.take()))
+            if channel.ended:
+                break
+        cut = bool(said) and said[-1][0].ended != ""
+        ends = choice.ending is not None and not self._waits(choice)
+        if not (cut or ends or any(text for _, text in said)):
+            return b""
+        part = choice.ending if ends else None
+        if part is None:
+            part = {"index": choice.index, **_nothing(self._ask), "logprobs": None, "finish_reason": None}
+        _add(part, said)
+        if cut:
+            self._refused(said[-1][0])
+            part["finish_reason"] = DECLINED
+        if cut or ends:
+            self._over(choice)
+        return self._written(dict(self._identity), [part], None)
+
+    def _waits(self, choice: _GuardedChoice) -> bool:
+        return any(channel.waiting for channel in choice.channels.values())
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -165,10 +228,15 @@ class GuardTap:
     def _event(self, payload: bytes) -> bytes:
         """An event of any form."""
         if payload == b"[DONE]":
+            if self.pending:
+                self._behind.append(DONE)
+                return b""
             return self._begun() + DONE
         self._formed = None
         try:
             event = _decode(payload)
+            if not self._identity:
+                self._identity = {name: event[name] for name in ("id", "object", "created", "model") if name in event}
             altered = self._rules.changes and without_tokens(event)
             given = event.get("choices") or []
             kept = []
@@ -191,7 +259,7 @@ class GuardTap:
         choice = self._choice_at(part.get("index") or 0)
         finish = part.get("finish_reason")
         choice.finished = choice.finished or bool(finish)
-        if choice.over:
+        if choice.over or choice.ending is not None:
             return "dropped"
         stripped = self._rules.changes and without_tokens(part)
         altered = stripped
@@ -217,7 +285,7 @@ class GuardTap:
 
     def _ended(self, choice: _GuardedChoice, part: dict[str, Any]) -> bool:
         """The engine has ended a choice: what its channels still held goes into this event. Returns whether anything did."""
-        altered = False
+        altered = declined = False
         for channel in choice.channels.values():
             text = channel.end()
             if text:
@@ -226,18 +294,24 @@ class GuardTap:
             if channel.ended:
                 self._refused(channel)
                 part["finish_reason"] = DECLINED
-                altered = True
+                altered = declined = True
                 break
-        self._over(choice)
+        if not declined and self.fault is None and self._waits(choice):
+            # what is released by now goes on at once, and the end follows when the rest is
+            choice.ending = {**part, **_nothing(self._ask)}
+            said = {name: part[name] for name in ("delta", "text") if name in part}
+            part.clear()
+            part.update({"index": choice.index, **said, "logprobs": None, "finish_reason": None})
+            altered = True
+        else:
+            self._over(choice)
         return altered
 
     def _cut(self, choice: _GuardedChoice, part: dict[str, Any], said: list[tuple[Channel, str]]) -> None:
         """End a choice in the event at hand, with what may be passed on of its texts up to the one that the last channel refuses."""
         part.clear()
         part.update({"index": choice.index, **_nothing(self._ask), "logprobs": None, "finish_reason": DECLINED})
-        for channel, text in said:
-            if text:
-                place(part, channel.path, text, channel.kind)
+        _add(part, said)
         self._refused(said[-1][0])
         self._over(choice)
 
@@ -250,6 +324,7 @@ class GuardTap:
 
     def _over(self, choice: _GuardedChoice) -> None:
         choice.over = True
+        choice.ending = None
         for channel in choice.channels.values():
             channel.note()
         choice.channels.clear()
@@ -261,7 +336,8 @@ class GuardTap:
         others = {name: value for name, value in event.items() if name not in OF_THE_REPLY}
         altered = False
         for text in texts(others) if others else ():
-            passed, verdict = self._rules.judged(text.value, text.path)
+            judged, verdict = self._rules.judged(text.value, text.path)
+            passed = self._rules.restored(judged, text.path)
             altered = altered or passed != text.value
             text.value = passed
             if verdict.refused and self.fault is None:
@@ -290,6 +366,9 @@ class GuardTap:
         out = b"data: %b\n\n" % (_encode(event) if payload is None else payload)
         if event.get("prompt_progress") is not None and not says(kept):
             return out
+        if not kept and self.pending:
+            self._behind.append(out)
+            return b""
         telling = False
         for part in kept:
             choice = self._choices[part.get("index") or 0]
@@ -304,7 +383,7 @@ class GuardTap:
             self._opening_bytes += len(out)
             return self._begun() if self._opening_bytes > MAX_OPENING_BYTES else b""
         if self._answer.declined and self._is_cut_short():
-            out += self._farewell(event)
+            return out + self._farewell()
         return out
 
     # --- the beginning and the end ----------------------------------------------------------------------------------
@@ -314,7 +393,8 @@ class GuardTap:
         if not self._answer.held:
             return b""
         self._answer.held = False
-        self._answer.released_at = self._answer.last_event_at
+        questions = self._rules.questions
+        self._answer.released_at = self._answer.last_event_at if questions is None else questions.now
         opening = b"".join(self._opening)
         self._opening.clear()
         return opening
@@ -324,7 +404,7 @@ class GuardTap:
         choices = self._choices.values()
         return sum(choice.over for choice in choices) >= self._ask.choices and not all(choice.finished for choice in choices)
 
-    def _farewell(self, event: dict[str, Any]) -> bytes:
+    def _farewell(self) -> bytes:
         """The end of an answer whose engine has not ended it: the usage, where the caller asked for it, and the terminator."""
         self.over = True
         usage = self._judge.usage
@@ -335,9 +415,8 @@ class GuardTap:
         self._answer.cut = usage
         if not self._ask.include_usage:
             return DONE
-        last = {name: event[name] for name in ("id", "object", "created", "model") if name in event}
         counts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, "total_tokens": usage.total_tokens}
-        return b"data: %b\n\n" % _encode({**last, "choices": [], "usage": counts}) + DONE
+        return b"data: %b\n\n" % _encode({**self._identity, "choices": [], "usage": counts}) + DONE
 
     def _fail(self, fault: Fault) -> None:
         self.fault = self.fault or fault
@@ -373,6 +452,13 @@ class GuardTap:
             del self._frames[MAX_FRAMES:]
 
 
+def _add(part: dict[str, Any], said: Iterable[tuple[Channel, str]]) -> None:
+    """Add texts to those of a choice in an event."""
+    for channel, text in said:
+        if text:
+            place(part, channel.path, text, channel.kind)
+
+
 def _role(part: dict[str, Any]) -> bool:
     delta = part.get("delta")
     return isinstance(delta, dict) and bool(delta.get("role"))
@@ -383,10 +469,11 @@ def _nothing(ask: Ask) -> dict[str, Any]:
     return {"delta": {}} if ask.endpoint.has_messages else {"text": ""}
 
 
-def guard_tap(ask: Ask, story: Story, judge: UsageSoFar) -> "GuardTap | GuardPlainTap | None":
+def guard_tap(ask: Ask, story: Story, judge: UsageSoFar, detectors: ReplyDetectors | None) -> "GuardTap | GuardPlainTap | None":
     """The tap of an answer that guard rules read, or in which values are to be restored; None for any other."""
     guards, placeholders = story.asked.guards, story.guarded.placeholders or None
     if not ask.endpoint.generates or (placeholders is None and (guards is None or not guards.reads_replies)):
         return None
-    rules = ReplyRules(guards, placeholders, story.guarded)
+    caller = story.asked.caller
+    rules = ReplyRules(guards, placeholders, story.guarded, detectors, caller.tenant if caller is not None else "")
     return GuardTap(rules, ask, story, judge) if ask.stream else GuardPlainTap(rules, story.attempt)

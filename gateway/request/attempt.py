@@ -15,16 +15,18 @@ from domain.ask import Ask
 from domain.faults import Fault
 from gateway.deps import Deps
 from gateway.fleet.health import breaker_moved, note_outcome
+from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.http.edge.attempt_faults import backend_drained, caller_gone
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.relay import ReplyRelay, ReplySource
-from gateway.http.edge.taps import taps_for
+from gateway.http.edge.taps import ReplyChain, taps_for
 from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts
 from gateway.placement.in_flight import InFlight, in_flight_on, learn
 from gateway.placement.place import Placement
 from gateway.request.reply_headers import reply_headers
 from gateway.request.usage_check import check_usage
 from gateway.story import AttemptFacts, Story
+from guardrails.guard_set import REPLY, GuardSet
 from routing.fleet import Backend
 from routing.schedule import ALONE
 
@@ -125,7 +127,15 @@ class Attempt(msgspec.Struct, eq=False):
         story.tried.backend = backend.id
         facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
         dialect = deps.dialects[self.placement.pool.name]
-        chain = taps_for(self.ask, story, deps.clock, self.engine_model, self._names(), engine=dialect)
+        chain = taps_for(
+            self.ask,
+            story,
+            deps.clock,
+            self.engine_model,
+            self._names(),
+            engine=dialect,
+            detectors=None if story.asked.guards is None else self._detectors(story.asked.guards),
+        )
         relay = self.relay = ReplyRelay(
             exchange,
             story,
@@ -153,6 +163,8 @@ class Attempt(msgspec.Struct, eq=False):
                 relay.flight.abort()
                 relay.flight = None
             deps.watch.forget(relay)
+            if isinstance(chain, ReplyChain):
+                chain.close()
         facts.cached = chain.cached
         if chain.usage is not None:
             seen = exchange.written
@@ -166,6 +178,13 @@ class Attempt(msgspec.Struct, eq=False):
         if not self.deps.dialects[pool.name].answers_as_listed:
             return None
         return self.deps.live.names.get(self.backend.id) if self.engine_model == pool.model else frozenset((self.engine_model,))
+
+    def _detectors(self, guards: GuardSet) -> ReplyDetectors | None:
+        """What guard rules that ask detectors about answers ask; None where none does."""
+        deps = self.deps
+        if not any(guards.detectors(direction) for direction in REPLY):
+            return None
+        return ReplyDetectors(deps.detectors, deps.loop, deps.clock, deps.late_findings)
 
     def _probe_begun(self, in_flight: InFlight) -> None:
         """The first token of the request that probes a backend whose breaker is half open: others may follow."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -14,16 +14,19 @@ from domain.ask import Endpoint
 from gateway.guards.reply_parts import Path
 from gateway.request import fallback, interpret
 from guardrails.guard_set import GuardSet
-from tests.gateway_harness import Gateway, chat, gateway
+from tests.gateway_harness import SWEEP_S, Gateway, chat, gateway
 from tests.guarded_replies import (
     CONTENT,
     DONE,
     REASONING,
     TEXT,
+    FakeDetector,
     arguments,
+    as_plain,
     event,
     events_of,
     guards,
+    plain,
     plain_body,
     role,
     streamed,
@@ -273,3 +276,85 @@ async def test_a_cut_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None
             await client.post("/v1/chat/completions", json=chat(stream=stream, temperature=0))
         records = await made.recorded(2)
         assert [record.not_kept for record in records] == ["finish", "finish"]
+
+
+ASK = {
+    "kind": "detector",
+    "detector": "guard",
+    "mode": "block",
+    "on_error": "closed",
+    "on": ["output"],
+    "window_chars": 100,
+    "overlap_chars": 20,
+}
+SAFE = "the sea is wide and quiet. " * 9
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    detector: FakeDetector, talker: Talker, monkeypatch: pytest.MonkeyPatch, **rule: Any
+) -> AsyncIterator[tuple[Gateway, httpx.AsyncClient]]:
+    async with served(guards({**ASK, **rule}), talker, monkeypatch=monkeypatch) as (made, client):
+        cast(dict[str, Any], made.deps.detectors)["guard"] = detector
+        yield made, client
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_waits_for_its_detector_also_behind_the_engines_end(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = FakeDetector("kraken")
+    detector.let.clear()
+    async with asking(detector, Talker(words(SAFE)), monkeypatch) as (made, client):
+        asked = asyncio.ensure_future(raw(client, stream=stream))
+        await until(lambda: bool(detector.asked))
+        await asyncio.sleep(5 * SWEEP_S)
+        assert not asked.done()
+        assert made.deps.watch.watched, "the engine's reply has ended, and the answer has not"
+        detector.let.set()
+        out = await asked
+        assert (streamed(out)[0].texts if stream else plain(out)[0].texts) == {CONTENT if stream else as_plain(CONTENT): SAFE}
+        assert detector.asked[0][2] == "acme"
+        (record,) = await made.recorded(1)
+        assert (record.outcome, record.closing, record.usage.prompt_tokens > 0) == ("ok", "settle", True)
+
+
+@pytest.mark.req("R26")
+@pytest.mark.parametrize("hold", [True, False])
+async def test_a_detectors_word_cuts_the_answer_and_stops_the_engine(hold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    talker = Talker(words("a kraken " + SAFE), goes_on=True)
+    async with asking(FakeDetector("kraken"), talker, monkeypatch, hold=hold) as (made, client):
+        out = await raw(client)
+        over_at = time.monotonic()
+        await until(lambda: talker.left_at is not None)
+        assert streamed(out)[0].finish == "content_filter"
+        assert out.endswith(DONE)
+        assert (b"kraken" not in out.replace(b'"},', b"")) or not hold
+        assert talker.left_at is not None
+        assert talker.left_at - over_at <= 0.2
+        (record,) = await made.recorded(1)
+        assert record.guards is not None
+        assert (record.guards.word, record.guards.late) == ("block", not hold)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_caller_who_leaves_while_a_detector_is_asked_leaves_nothing_behind(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = FakeDetector("kraken")
+    detector.let.clear()
+    async with asking(detector, Talker(words(SAFE)), monkeypatch) as (made, client):
+        with contextlib.suppress(httpx.TimeoutException):
+            await client.post("/v1/chat/completions", json=chat(stream=stream), timeout=0.5)
+        (record,) = await made.recorded(1)
+        assert record.outcome == "client_gone"
+        await until(lambda: detector.under_way == 0)
+        assert len(detector.asked) == 1
+        assert not made.deps.watch.watched
+        assert made.open_holds == 0
+
+
+async def test_a_request_whose_time_is_over_while_a_detector_is_asked_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = FakeDetector("kraken")
+    detector.let.clear()
+    async with asking(detector, Talker(words(SAFE)), monkeypatch) as (made, client):
+        reply = await client.post("/v1/chat/completions", json=chat(), headers={"x-tidegate-timeout-s": "0.4"})
+        assert reply.status_code == 504
+        await until(lambda: detector.under_way == 0)
+        assert (await made.recorded(1))[0].closing == "release"

@@ -21,7 +21,7 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.http.edge.attempt_faults import caller_gone, lost_reply, stopped_working, unusable_reply
 from gateway.http.edge.exchange import Exchange, Listener
-from gateway.http.edge.taps import HEARTBEAT, Tap
+from gateway.http.edge.taps import HEARTBEAT, ReplyChain, Tap
 from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts, Timeouts, deadline_of, deadline_passed
 from gateway.story import Story
 
@@ -90,6 +90,7 @@ class ReplyRelay(Listener):
         "_direct",
         "_error_body",
         "_exchange",
+        "_guarded",
         "_headers",
         "_heartbeat",
         "_paused_at",
@@ -123,6 +124,9 @@ class ReplyRelay(Listener):
         self.story = story
         self._answer = story.attempt
         self._chain = chain
+        self._guarded = chain if isinstance(chain, ReplyChain) else None
+        if self._guarded is not None:
+            self._guarded.listen(self.on_more)
         self._source = source
         self.backend = source.backend
         self._headers = headers
@@ -173,8 +177,12 @@ class ReplyRelay(Listener):
                 self._exchange.write(out)
             else:
                 self._hand_on(out)
-        if not chain.over or self.outcome.done():
-            return
+        if chain.over and not self.outcome.done():
+            self._answer_over()
+
+    def _answer_over(self) -> None:
+        """The answer is over, although the engine's reply is not."""
+        chain = self._chain
         if chain.fault is not None:
             self._give_up(chain.fault)
         else:
@@ -191,8 +199,30 @@ class ReplyRelay(Listener):
             self._refused()
             return
         self._answer.answer_at = self._answer.answer_at or self._clock()
+        self._ended(self._chain.end())
+
+    def on_more(self) -> None:
+        """Guard rules let more of the answer go on, between two reads of the engine or after its reply has ended."""
+        if self.outcome.done() or self._guarded is None:
+            return
+        waited = self._guarded.pending
+        out = self._guarded.more()
+        if waited and self.flight is None:
+            self._ended(out)
+            return
+        if out:
+            self._hand_on(out)
+        if self._guarded.over:
+            self._answer_over()
+
+    def _ended(self, out: bytes) -> None:
+        """The engine's reply has ended; the answer has too, unless guard rules still hold a part of it."""
         chain = self._chain
-        out = chain.end()
+        if self._waits:
+            if out:
+                self._hand_on(out)
+            self.look_at = 0.0
+            return
         if not self.story.asked.stream and not self._exchange.started:
             if chain.fault is None:
                 self._answer.handed_on_at = self._clock()
@@ -210,6 +240,8 @@ class ReplyRelay(Listener):
         self.flight = None
         if self.outcome.done():
             return
+        if self._waits:
+            return  # the answer is whole
         if self.mode == "error" and self._status in BUSY_STATUSES:
             self._refused()  # the status says it all; that its text was cut says nothing more
             return
@@ -320,6 +352,11 @@ class ReplyRelay(Listener):
             if now > self.look_at:
                 self.cut()
             return
+        if self._waits:
+            self.look_at = end_at  # the engine is done; detectors have times of their own
+            if self._heartbeat is not None:
+                self.look_at = min(end_at, self._heartbeat.beat(now, self._written_at))
+            return
         late_at, too_late = deadline_of(
             timeouts,
             self._source.timeouts,
@@ -334,6 +371,11 @@ class ReplyRelay(Listener):
         self.look_at = late_at = min(late_at, end_at)
         if self._heartbeat is not None:
             self.look_at = min(late_at, self._heartbeat.beat(now, self._written_at))
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the engine's reply is whole and guard rules still hold a part of it."""
+        return self._guarded is not None and self._guarded.pending
 
     @property
     def _written_at(self) -> float:

@@ -7,7 +7,7 @@ a further tap is one line there.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -22,7 +22,9 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
 from gateway.answers.embeddings import MergeTap
-from gateway.guards.reply_tap import guard_tap
+from gateway.guards.plain_reply import GuardPlainTap
+from gateway.guards.reply_detectors import ReplyDetectors
+from gateway.guards.reply_tap import GuardTap, guard_tap
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named, string_of
 from gateway.http.edge.reply_document import (
     NOT_A_REPLY,
@@ -375,13 +377,17 @@ class ReplyChain:
 
     Args:
         judge: the one of `taps` that judges whether the answer is whole and reads the engine's usage.
+        guard: the one of `taps` that may let bytes go on by itself, when detectors of guard rules have answered; None for none.
     """
 
-    __slots__ = ("_judge", "_taps", "fault", "over")
+    __slots__ = ("_guard", "_judge", "_taps", "fault", "over", "pending")
 
-    def __init__(self, taps: Sequence[Tap], judge: StreamTap | PlainTap) -> None:
+    def __init__(self, taps: Sequence[Tap], judge: StreamTap | PlainTap, guard: GuardTap | GuardPlainTap | None = None) -> None:
         self._taps = tuple(taps)
         self._judge = judge
+        self._guard = guard
+        self.pending = False
+        """Whether the engine's reply is whole, and guard rules still hold its end."""
         self.over = False
         self.fault: Fault | None = None
 
@@ -397,18 +403,43 @@ class ReplyChain:
 
     def feed(self, data: bytes) -> bytes:
         """Bytes of the reply in, what the last tap lets go on out."""
-        return b"" if self.over else self._pass(data, ending=False)
+        return b"" if self.over or self.pending else self._pass(self._taps, data, ending=False)
 
     def end(self) -> bytes:
         """The reply is complete: end every tap, in order."""
-        return b"" if self.over else self._pass(b"", ending=True)
+        return b"" if self.over or self.pending else self._pass(self._taps, b"", ending=True)
 
-    def _pass(self, data: bytes, *, ending: bool) -> bytes:
-        for tap in self._taps:
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when `more` may give something."""
+        if self._guard is not None:
+            self._guard.listen(wake)
+
+    def more(self) -> bytes:
+        """What goes on now that a tap has what it waited for."""
+        guard = self._guard
+        if guard is None or self.over:
+            return b""
+        data = guard.more()
+        self.fault = self.fault or guard.fault
+        ending = guard.over or guard.fault is not None or (self.pending and not guard.pending)
+        if ending:
+            self.pending = False
+        behind = self._taps[self._taps.index(guard) + 1 :]
+        return self._pass(behind, data, ending=ending) if data or ending else b""
+
+    def close(self) -> None:
+        """The reply is over, or nobody waits for it any more: what it waits for is given up."""
+        if self._guard is not None:
+            self._guard.close()
+
+    def _pass(self, taps: Sequence[Tap], data: bytes, *, ending: bool) -> bytes:
+        for tap in taps:
             if data:
                 data = tap.feed(data)
             if ending and self.fault is None and tap.fault is None:
                 data += tap.end()
+                if tap is self._guard and self._guard.pending and tap.fault is None:
+                    self.pending, ending = True, False
             self.fault = self.fault or tap.fault
             ending = ending or tap.over
             if not data and not ending:
@@ -418,7 +449,14 @@ class ReplyChain:
 
 
 def taps_for(
-    ask: Ask, story: Story, clock: Clock, engine_model: str, names: frozenset[str] | None, *, engine: Dialect | None = None
+    ask: Ask,
+    story: Story,
+    clock: Clock,
+    engine_model: str,
+    names: frozenset[str] | None,
+    *,
+    engine: Dialect | None = None,
+    detectors: ReplyDetectors | None = None,
 ) -> StreamTap | PlainTap | ReplyChain:
     """The chain of one attempt's reply; the judging tap alone where nothing else has anything to do, so that an event costs one call.
 
@@ -429,6 +467,7 @@ def taps_for(
         names: models the reply may name; None to take any.
         engine: the engine's dialect; None for one that makes the reply's id from that of the request (otherwise the reply gets ours
             here), and reports the usage of the whole answer.
+        detectors: what guard rules that ask detectors ask.
     """
     own_ids = engine is None or engine.ids_from_requests
     of_each = engine is not None and engine.usage_of_each_choice and ask.choices > 1
@@ -444,7 +483,7 @@ def taps_for(
         if ask.endpoint is Endpoint.EMBEDDINGS:
             judge.vectors = _inputs(ask.prompt)
     taps: list[Tap] = [judge]
-    guard = guard_tap(ask, story, judge)
+    guard = guard_tap(ask, story, judge, detectors)
     if guard is not None:
         taps.append(guard)
     # an engine with several names for its model answers in whichever it likes
@@ -454,7 +493,7 @@ def taps_for(
         taps.append(IdTap(ask.endpoint, story.own_id, stream=ask.stream))
     if story.looked_up.merge is not None:
         taps.append(MergeTap(story.looked_up.merge))
-    return judge if len(taps) == 1 else ReplyChain(taps, judge)
+    return judge if len(taps) == 1 else ReplyChain(taps, judge, guard)
 
 
 def _inputs(value: bytes) -> int:
