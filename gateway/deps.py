@@ -237,8 +237,8 @@ class Deps:
     """What guard rules said of texts before."""
     detectors: Mapping[str, Detector] = field(default_factory=dict)
     """The detectors of guard rules, by name."""
-    late_findings: Callable[[Direction, GuardVerdict], None] = lambda _, __: None
-    """Called with what detectors found in an answer that was over by then."""
+    late_findings: Callable[[str, Direction, GuardVerdict], None] = lambda _tenant, _direction, _verdict: None
+    """Called with the tenant and what detectors found in an answer that was over by then."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""

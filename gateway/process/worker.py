@@ -229,6 +229,7 @@ class _Worker:
             spend=stores.spend if self._usage is not None else None,
             observe_decision=self._metrics.observe_decision,
             count_prefix=self._metrics.count_prefix,
+            late_findings=self._metrics.count_late_findings,
             guessed=await guessed_vocabularies_for(settings),
             answers=answer_cache,
             detectors=self._detectors,

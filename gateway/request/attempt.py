@@ -184,7 +184,8 @@ class Attempt(msgspec.Struct, eq=False):
         deps = self.deps
         if not any(guards.detectors(direction) for direction in REPLY):
             return None
-        return ReplyDetectors(deps.detectors, deps.loop, deps.clock, deps.late_findings)
+        caller = self.story.asked.caller
+        return ReplyDetectors(deps.detectors, deps.loop, deps.clock, partial(deps.late_findings, "" if caller is None else caller.tenant))
 
     def _probe_begun(self, in_flight: InFlight) -> None:
         """The first token of the request that probes a backend whose breaker is half open: others may follow."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from cache.eligible import NOT_KEPT, SIMILAR_REASONS
 from domain.usage import NO_USAGE
-from gateway.guards.facts import GuardRecord
+from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.queue.refusals import REFUSALS, SERVED
 from gateway.record import Record
 from gateway.request.degrade import STEPS
@@ -173,8 +173,13 @@ def count_guards(cells: Mapping[str, Cells], said: GuardRecord, tenant: str, rul
     """
     cells[GUARD_VERDICTS.name].cell((tenant,))[_GUARD_WORD_AT[said.word]] += 1
     for found in said.counts:
-        mode = found.mode if found.mode in _GUARD_MODES else OTHER
-        direction = found.direction if found.direction in _GUARD_DIRECTIONS else OTHER
-        cells[GUARD_FINDINGS.name].cell((tenant, named(found.rule, rules), mode, direction))[0] += found.count
+        count_finding(cells, found, tenant, rules)
     for rule in said.failed:
         cells[GUARD_FAILURES.name].cell((tenant, named(rule, rules)))[0] += 1
+
+
+def count_finding(cells: Mapping[str, Cells], found: GuardCount, tenant: str, rules: set[str]) -> None:
+    """Count findings of a guard rule; `rules` as for `count_guards`."""
+    mode = found.mode if found.mode in _GUARD_MODES else OTHER
+    direction = found.direction if found.direction in _GUARD_DIRECTIONS else OTHER
+    cells[GUARD_FINDINGS.name].cell((tenant, named(found.rule, rules), mode, direction))[0] += found.count

@@ -19,6 +19,7 @@ import msgspec
 from backends.lora.loader import LoadDone
 from cache.ports import StoreFigures
 from cache.semantic.ports import IndexFigures
+from gateway.guards.facts import GuardCount
 from gateway.ledger.reconcile import LimitsState
 from gateway.record import OK, Record
 from gateway.telemetry.cells import (
@@ -26,6 +27,7 @@ from gateway.telemetry.cells import (
     MAX_NAMES,
     Cells,
     count_cache,
+    count_finding,
     count_guards,
     count_policy,
     count_steps,
@@ -91,6 +93,8 @@ from gateway.telemetry.families import (
     TTFT,
     TTFT_BOUNDS_S,
 )
+from guardrails.policy import Direction
+from guardrails.verdict import GuardVerdict
 from routing.schedule import Route
 from tenancy.jwt import JwtOutcome
 
@@ -320,6 +324,12 @@ class Metrics:
         name = detector[:MAX_LABEL_CHARS]
         self._cells[DETECTOR_QUESTIONS.name].cell((name,))[:] = [results[word] for word in DETECTOR_RESULTS]
         self._cells[DETECTOR_SECONDS.name].cell((name,))[0] = seconds
+
+    def count_late_findings(self, tenant: str, direction: Direction, verdict: GuardVerdict) -> None:
+        """Counts what detectors found in an answer after its request had been recorded; such rules flag or shadow."""
+        for found in verdict.findings:
+            count = GuardCount(found.rule, found.kind, found.mode, direction, 1)
+            count_finding(self._cells, count, named(tenant, self._tenants), self._rules)
 
     def set_index(self, evicted: int) -> None:
         """Sets the number of blocks that the prefix index has evicted since the start; the index counts for itself."""

@@ -48,6 +48,8 @@ from gateway.request.own_key import OwnSpend
 from gateway.wiring.answers import answers_in_memory
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.semantic import SemanticOnDemand
+from guardrails.policy import Direction
+from guardrails.verdict import GuardVerdict
 from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
@@ -145,6 +147,7 @@ def deps_for(
     spend: SpendReader | None = None,
     observe_decision: Callable[[Route, float], None] | None = None,
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
+    late_findings: Callable[[str, Direction, GuardVerdict], None] = lambda tenant, direction, verdict: None,
     guessed: Mapping[str, Vocabulary] | None = None,
     answers: AnswerCache | None = None,
     detectors: GuardDetectors | None = None,
@@ -210,6 +213,7 @@ def deps_for(
         lengths=OutputLengths(),
         observe_decision=observe_decision,
         count_prefix=count_prefix,
+        late_findings=late_findings,
         ledger_full=(lambda: usage.full) if usage is not None else (lambda: False),
         outputs=OutputQuantiles(),
         context_tokens={pool.name: pool.context_tokens for pool in settings.pools if pool.context_tokens},

@@ -53,6 +53,7 @@ from gateway.telemetry.families import (
     Family,
 )
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
+from guardrails.verdict import GuardVerdict, Noted
 from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
 from tenancy.jwt import JwtOutcome
@@ -332,6 +333,16 @@ def test_what_guard_rules_said_is_counted_by_tenant_and_rule() -> None:
     }
     assert cell(seen, GUARD_FINDINGS, "acme", "people", "redact", "input") == [3], "kinds of one rule are one series"
     assert cell(seen, GUARD_FAILURES, "acme", "model") == [1]
+
+
+def test_findings_that_come_after_the_end_of_an_answer_are_counted_too() -> None:
+    metrics = Metrics(["llama"])
+    metrics.observe(guarded())
+    late = GuardVerdict(findings=(Noted(0, 3, "tone", "rude", "flag"), Noted(4, 5, "people", "email", "redact")), text=None)
+    metrics.count_late_findings("acme", "output", late)
+    seen = metrics.snapshot()
+    assert cell(seen, GUARD_FINDINGS, "acme", "tone", "flag", "output") == [1]
+    assert sum(cell(seen, GUARD_VERDICTS, "acme")) == 1, "a verdict was counted with its request"
 
 
 @pytest.mark.req("R38")

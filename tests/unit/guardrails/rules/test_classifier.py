@@ -4,7 +4,7 @@ import pytest
 
 from guardrails.build import chain_of, shared_scanner_of
 from guardrails.classifier.model import FORMAT, Header, Model
-from guardrails.policy import ClassifierRule, GuardPolicy
+from guardrails.policy import ClassifierRule
 from guardrails.rules.classifier import Classifier
 from guardrails.text import Text
 
