@@ -78,7 +78,11 @@ class Talker:
                 reply = self._plain(endpoint)
                 await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(reply), reply))
                 continue
-            if not await self._stream(peer, endpoint):
+            try:
+                if not await self._stream(peer, endpoint):
+                    return
+            except ConnectionError:
+                self.left_at = time.monotonic()
                 return
 
     def _plain(self, endpoint: Endpoint) -> bytes:
@@ -292,9 +296,10 @@ SAFE = "the sea is wide and quiet. " * 9
 
 @contextlib.asynccontextmanager
 async def asking(
-    detector: FakeDetector, talker: Talker, monkeypatch: pytest.MonkeyPatch, **rule: Any
+    detector: FakeDetector, talker: Talker, monkeypatch: pytest.MonkeyPatch, *, policy: dict[str, Any] | None = None, **rule: Any
 ) -> AsyncIterator[tuple[Gateway, httpx.AsyncClient]]:
-    async with served(guards({**ASK, **rule}), talker, monkeypatch=monkeypatch) as (made, client):
+    policies = [{"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], **(policy or {})}]
+    async with served(guards({**ASK, **rule}), talker, monkeypatch=monkeypatch, policies=policies) as (made, client):
         cast(dict[str, Any], made.deps.detectors)["guard"] = detector
         yield made, client
 
@@ -353,8 +358,8 @@ async def test_a_caller_who_leaves_while_a_detector_is_asked_leaves_nothing_behi
 async def test_a_request_whose_time_is_over_while_a_detector_is_asked_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     detector = FakeDetector("kraken")
     detector.let.clear()
-    async with asking(detector, Talker(words(SAFE)), monkeypatch) as (made, client):
-        reply = await client.post("/v1/chat/completions", json=chat(), headers={"x-tidegate-timeout-s": "0.4"})
+    async with asking(detector, Talker(words(SAFE)), monkeypatch, policy={"deadline_s": 1}) as (made, client):
+        reply = await client.post("/v1/chat/completions", json=chat())
         assert reply.status_code == 504
         await until(lambda: detector.under_way == 0)
         assert (await made.recorded(1))[0].closing == "release"
