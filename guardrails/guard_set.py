@@ -19,6 +19,12 @@ REPLY: Final[tuple[Direction, ...]] = ("output", "tool_arguments")
 """The directions of texts in answers."""
 
 
+MAX_KEPT_PROMPTS: Final = 32
+"""System prompts of which a set keeps the rules made ready; at the bound the oldest goes."""
+MAX_KEPT_CHARS: Final = 64 * 1024
+"""The longest system prompt that is kept, so that a set keeps a few MB at most."""
+
+
 class GuardSet:
     """Rules of all levels that apply to a request, in their order: the operator's first.
 
@@ -37,6 +43,7 @@ class GuardSet:
         self.needs_system: Final = any(isinstance(scanner, Bindable) for scanner in self._scanners)
         """Whether a rule compares answers with the system prompt of their request (`bound`)."""
         self._chains: dict[tuple[Direction, bool], Chain] = {}
+        self._bound: dict[tuple[str, tuple[str, ...]], GuardSet] = {}
 
     def chain(self, direction: Direction, *, reasoning: bool = False) -> Chain:
         """The rules for a direction that this process evaluates; made when they are asked for first.
@@ -50,16 +57,28 @@ class GuardSet:
             chain = self._chains[key] = chain_of(self.rules, direction, reasoning=reasoning)
         return chain
 
-    def bound(self, system: Sequence[str]) -> "GuardSet":
-        """The set for one request, whose rules know its system prompt; this set where none needs it."""
+    def bound(self, system: Sequence[str], tenant: str) -> "GuardSet":
+        """The set for one request, whose rules know its system prompt; this set where none needs it.
+
+        Args:
+            tenant: whose request it is. Applications send the same system prompt again and again, and making rules ready for 8 KiB takes a
+                millisecond, so the last ones are kept; for each tenant apart, since the time would tell what others have sent.
+        """
         if not self.needs_system:
             return self
-        bound = copy.copy(self)
-        bound._chains = {
-            (direction, reasoning): self.chain(direction, reasoning=reasoning).bound(system)
-            for direction in REPLY
-            for reasoning in (False, True)
-        }
+        key = (tenant, tuple(system))
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = copy.copy(self)
+            bound._chains = {
+                (direction, reasoning): self.chain(direction, reasoning=reasoning).bound(system)
+                for direction in REPLY
+                for reasoning in (False, True)
+            }
+            if sum(map(len, system)) <= MAX_KEPT_CHARS:
+                if len(self._bound) >= MAX_KEPT_PROMPTS:
+                    del self._bound[next(iter(self._bound))]
+                self._bound[key] = bound
         return bound
 
     def detectors(self, direction: Direction) -> tuple[DetectorRule, ...]:

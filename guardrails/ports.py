@@ -113,6 +113,10 @@ class CallScanner(Protocol):
         """The id of the rule."""
         ...
 
+    def reads_arguments(self, name: str) -> bool:
+        """Whether what is wrong with a call of this tool may depend on its arguments."""
+        ...
+
     def scan_call(self, name: str, arguments: str | None) -> Sequence[Finding]:
         """What is wrong with a call.
 

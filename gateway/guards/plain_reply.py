@@ -14,7 +14,7 @@ from domain.faults import Fault
 from domain.usage import DECLINED
 from gateway.guards.reply_channels import ReplyRules
 from gateway.guards.reply_detectors import Gate
-from gateway.guards.reply_parts import OF_THE_REPLY, Path, ReplyText, TooDeep, direction_of, is_whole, texts, without_tokens
+from gateway.guards.reply_parts import OF_THE_REPLY, Path, ReplyText, TooDeep, calls, direction_of, is_whole, texts, without_tokens
 from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.story import AttemptFacts
 
@@ -163,6 +163,7 @@ class GuardPlainTap:
 
     def _choice(self, choice: dict[str, Any]) -> bool:
         altered = self._rules.changes and without_tokens(choice)
+        made = list(calls(choice)) if self._rules.calls else ()
         found = list(texts(choice))
         for at, text in enumerate(found):
             changed, ended = self._passed(text)
@@ -171,7 +172,21 @@ class GuardPlainTap:
                 _drop(choice, found[at + 1 :], text.path)
                 self._declined([choice])
                 return True
-        return altered
+        return any([self._refuses_call(choice, *call) for call in made]) or altered
+
+    def _refuses_call(self, choice: dict[str, Any], path: Path, name: str, passed: str) -> bool:
+        """Judge a call of a tool. One that is refused is left out, as are those behind it."""
+        verdict = self._rules.judged_call(name, passed)
+        if verdict.ended == "block":
+            message = choice["message"]
+            if "tool_calls" in path:
+                message["tool_calls"] = message["tool_calls"][: _number(path[2])]
+            else:
+                message.pop("function_call", None)
+            self._declined([choice])
+        elif verdict.refused:
+            self._fail(self._rules.fault(verdict.ended, verdict.by))
+        return verdict.refused
 
     def _passed(self, text: ReplyText) -> tuple[bool, bool]:
         """Judge one text in place; whether it has changed, and whether a rule blocks what follows."""

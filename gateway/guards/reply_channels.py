@@ -8,8 +8,8 @@ from domain import retry_after
 from domain.faults import Fault, Kind
 from gateway.guards.facts import GuardFacts
 from gateway.guards.reply_detectors import Gate, Questions, ReplyDetectors
-from gateway.guards.reply_parts import Path, direction_of, is_whole
-from guardrails.chain import Chain
+from gateway.guards.reply_parts import THOUGHT_FIRST, Path, Step, direction_of, is_whole
+from guardrails.chain import CallRule, Chain
 from guardrails.guard_set import REPLY, GuardSet
 from guardrails.placeholders import Placeholders, Restorer
 from guardrails.policy import CHANGING, Direction
@@ -21,6 +21,7 @@ MAX_CHANNELS: Final = 1024
 """Texts of one streamed answer: choices times their texts and calls of tools. 128 choices with eight texts each."""
 
 EDITS: Final = frozenset({"redact", "replace"})
+REASONING: Final[frozenset[Step]] = frozenset(THOUGHT_FIRST)
 
 _NO_RULES: Final = Chain((), Text)
 
@@ -36,7 +37,7 @@ class ReplyRules:
         tenant: whose answer it is.
     """
 
-    __slots__ = ("_gathered", "changes", "facts", "guards", "held_bytes", "holds", "placeholders", "questions")
+    __slots__ = ("_gathered", "calls", "changes", "facts", "guards", "held_bytes", "holds", "placeholders", "questions")
 
     def __init__(
         self,
@@ -54,23 +55,44 @@ class ReplyRules:
         asked = [] if guards is None or detectors is None else [rule for direction in REPLY for rule in guards.detectors(direction)]
         self.questions = None if detectors is None or not asked else Questions(detectors, tenant, self.note)
         """The questions to detectors; None where no rule asks any."""
-        self.holds: bool = any(rule.mode in CHANGING and rule.hold for rule in asked) or (
-            guards is not None and any(guards.chain(direction).changing for direction in REPLY)
+        self.calls: tuple[CallRule, ...] = () if guards is None else guards.chain("tool_arguments").calls
+        """The rules over calls of tools."""
+        self.holds: bool = (
+            any(rule.mode in CHANGING and rule.hold for rule in asked)
+            or any(rule.mode in CHANGING for rule in self.calls)
+            or (guards is not None and any(guards.chain(direction).changing for direction in REPLY))
         )
         """Whether text is held until rules have seen it."""
         self.changes: bool = placeholders is not None or (guards is not None and guards.changes_replies)
         """Whether a text may be another one afterwards."""
 
-    def chain(self, direction: Direction) -> Chain:
-        """The rules for texts of a direction."""
-        return _NO_RULES if self.guards is None else self.guards.chain(direction)
+    def chain(self, path: Path) -> Chain:
+        """The rules for the text at a path."""
+        if self.guards is None:
+            return _NO_RULES
+        return self.guards.chain(direction_of(path), reasoning=not REASONING.isdisjoint(path))
 
     def judged(self, text: str, path: Path) -> tuple[str, GuardVerdict]:
         """What may be passed on of a whole text, and the verdict, which is noted. Values are not put back yet."""
-        direction = direction_of(path)
-        verdict = self.chain(direction).judge(text)
-        self.note(direction, verdict)
+        verdict = self.chain(path).judge(text)
+        self.note(direction_of(path), verdict)
         return verdict.text or "", verdict
+
+    def judged_call(self, name: str, arguments: str | None) -> GuardVerdict:
+        """The verdict on a call of a tool, which is noted; `arguments` are None while only the name is known."""
+        assert self.guards is not None
+        verdict = self.guards.chain("tool_arguments").judge_call(name, arguments)
+        if verdict.findings or verdict.failed:
+            self.note("tool_arguments", verdict)
+        return verdict
+
+    def reads_arguments(self, name: str, *, blocking: bool = False) -> bool:
+        """Whether a rule over calls looks at the arguments of a tool.
+
+        Args:
+            blocking: count only rules that refuse.
+        """
+        return any(rule.scanner.reads_arguments(name) for rule in self.calls if not blocking or rule.mode == "block")
 
     def restored(self, text: str, path: Path) -> str:
         """A whole text with values in place of placeholders."""
@@ -129,16 +151,37 @@ class Channel:
     Args:
         path: where its text stands in a choice.
         kind: the `type` of the object that has the text; None for none.
+        tool: the tool whose arguments the text is, where a rule over calls reads them; empty for any other text.
     """
 
-    __slots__ = ("_gate", "_restorer", "_rules", "_window", "by", "direction", "ended", "kind", "path")
+    __slots__ = (
+        "_gate",
+        "_given",
+        "_given_chars",
+        "_held",
+        "_restorer",
+        "_rules",
+        "_tool",
+        "_window",
+        "by",
+        "direction",
+        "ended",
+        "kind",
+        "path",
+    )
 
-    def __init__(self, rules: ReplyRules, path: Path, kind: object = None) -> None:
+    def __init__(self, rules: ReplyRules, path: Path, kind: object = None, tool: str = "") -> None:
         self._rules = rules
+        self._tool = tool
+        self._given: list[str] = []
+        """The arguments as the model wrote them, for rules over calls."""
+        self._given_chars = 0
+        self._held: list[str] | None = [] if tool and rules.reads_arguments(tool, blocking=True) else None
+        """Arguments that go on once the whole call has been judged; None where none wait for that."""
         self.path = path
         self.kind = kind
         self.direction: Direction = direction_of(path)
-        self._window = GuardWindow(rules.chain(self.direction), most_held=max(1, rules.held_bytes))
+        self._window = GuardWindow(rules.chain(path), most_held=max(1, rules.held_bytes))
         self._gate = None if is_whole(path) else rules.gate(self.direction)
         self._restorer = rules.restorer(path)
         self.ended: Ended = ""
@@ -148,11 +191,38 @@ class Channel:
 
     def feed(self, piece: str) -> str:
         """What may be passed on now that `piece` has come."""
-        return self._passed(self._window.feed(piece), final=False)
+        passed = self._passed(self._window.feed(piece), final=False)
+        return self._of_call(piece, passed) if self._tool else passed
 
     def end(self) -> str:
         """The rest of the text, once no piece follows."""
-        return self._passed(self._window.end(), final=True)
+        passed = self._passed(self._window.end(), final=True)
+        return self._call_ended(passed) if self._tool else passed
+
+    def _of_call(self, piece: str, passed: str) -> str:
+        """Gather the arguments of a call, within the bound on held text; beyond it no rule over calls judges them."""
+        self._given.append(piece)
+        self._given_chars += len(piece)
+        if self._given_chars > max(1, self._rules.held_bytes):
+            self._tool = ""
+            self._given.clear()
+            if self._held is not None and not self.ended:
+                self.ended = "too_long"
+            return "" if self._held is not None else passed
+        if self._held is None:
+            return passed
+        self._held.append(passed)
+        return ""
+
+    def _call_ended(self, passed: str) -> str:
+        """Judge the whole call; its arguments go on where it may."""
+        held = "" if self._held is None else "".join(self._held)
+        if not self.ended:
+            verdict = self._rules.judged_call(self._tool, "".join(self._given))
+            if verdict.refused:
+                self.ended, self.by = verdict.ended, verdict.by
+                return "" if self._held is not None else passed
+        return held + passed
 
     @property
     def waiting(self) -> bool:

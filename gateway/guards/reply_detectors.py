@@ -240,6 +240,7 @@ class Gate:
 
     def _answered(self, progress: _Progress, begin: int, end: int, found: Sequence[Detected] | None) -> None:
         """A rule's word on the text from `begin` to `end`; None where it gave none."""
+        fresh = max(begin, progress.seen)
         progress.asking, progress.seen = False, max(progress.seen, end)
         if self.ended:
             return
@@ -247,7 +248,9 @@ class Gate:
         if found is None:
             self._failed(rule)
         else:
-            spots = {(begin + one.begin, begin + one.end, one.kind) for one in found if _counts(rule, one)} - progress.known
+            # what has no place concerns the whole window; what stood in front of it has been judged before
+            placed = [one if one.end > one.begin else msgspec.structs.replace(one, begin=fresh - begin, end=end - begin) for one in found]
+            spots = {(begin + one.begin, begin + one.end, one.kind) for one in placed if _counts(rule, one)} - progress.known
             progress.known = {spot for spot in spots | progress.known if spot[1] > end - rule.overlap_chars}
             if spots:
                 self._found(progress, sorted(spots))

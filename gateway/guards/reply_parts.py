@@ -86,6 +86,28 @@ def texts(part: Any, path: Path = ()) -> Iterator[ReplyText]:
             yield from texts(value, (*path, step))
 
 
+CALL_TEXTS: Final = frozenset({"arguments", "input"})
+"""Members of a call with what the model passes to the tool."""
+
+
+def calls(part: dict[str, Any]) -> Iterator[tuple[Path, str, str]]:
+    """The calls of tools in a choice that have a name: the path of the function, its name, and what is passed to it."""
+    for member in ("delta", "message"):
+        inner = part.get(member)
+        if not isinstance(inner, dict):
+            continue
+        given = inner.get("tool_calls")
+        named: list[tuple[Path, Any]] = [((member, "function_call"), inner.get("function_call"))]
+        for at, call in enumerate(given if isinstance(given, list) else ()):
+            if isinstance(call, dict):
+                named += [((member, "tool_calls", _place(call, at), name), call.get(name)) for name in ("function", "custom")]
+        for path, function in named:
+            name = function.get("name") if isinstance(function, dict) else None
+            if isinstance(name, str) and name:
+                passed = next((function[key] for key in ("arguments", "input") if isinstance(function.get(key), str)), "")
+                yield path, name, passed
+
+
 def _members(part: Any) -> list[tuple[Any, Step]]:
     if isinstance(part, list):
         return [(at, _place(one, at)) for at, one in enumerate(part)]

@@ -21,9 +21,23 @@ from domain.usage import DECLINED, Usage
 from gateway.guards.plain_reply import GuardPlainTap
 from gateway.guards.reply_channels import MAX_CHANNELS, Channel, ReplyRules
 from gateway.guards.reply_detectors import ReplyDetectors
-from gateway.guards.reply_parts import OF_THE_REPLY, Path, ReplyText, TooDeep, framed, is_whole, place, says, texts, without_tokens
+from gateway.guards.reply_parts import (
+    CALL_TEXTS,
+    OF_THE_REPLY,
+    Path,
+    ReplyText,
+    TooDeep,
+    calls,
+    framed,
+    is_whole,
+    place,
+    says,
+    texts,
+    without_tokens,
+)
 from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.story import Story
+from guardrails.verdict import GuardVerdict
 from tenancy.estimate import likely_prompt
 
 MAX_FRAMES: Final = 8
@@ -63,11 +77,13 @@ _Made = Literal["dropped", "passed", "altered"]
 class _GuardedChoice:
     """One choice of the answer."""
 
-    __slots__ = ("channels", "ending", "finished", "index", "named", "over")
+    __slots__ = ("calls", "channels", "ending", "finished", "index", "named", "over")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.channels: dict[Path, Channel] = {}
+        self.calls: dict[Path, str] = {}
+        """The tools that it calls, by the place of the call; where rules over calls look at the answer."""
         self.over = False
         """Whether nothing more of it goes on."""
         self.finished = False
@@ -264,6 +280,8 @@ class GuardTap:
         stripped = self._rules.changes and without_tokens(part)
         altered = stripped
         said: list[tuple[Channel, str]] = []
+        if self._rules.calls and self._refuses_calls(choice, part):
+            return "altered"
         found = list(texts(part))
         for text in found:
             piece = text.value
@@ -282,6 +300,28 @@ class GuardTap:
         if finish:
             altered = self._ended(choice, part) or altered
         return "altered" if altered else "passed"
+
+    def _refuses_calls(self, choice: _GuardedChoice, part: dict[str, Any]) -> bool:
+        """Judge the names of calls that begin in the event at hand, and the calls without arguments where it ends the choice. Returns
+        whether one is refused, which cuts the choice."""
+        begun = [(path, name) for path, name, _ in calls(part) if path not in choice.calls]
+        refused: GuardVerdict | None = None
+        for path, name in begun:
+            choice.calls[path] = name
+            verdict = self._rules.judged_call(name, None)
+            refused = refused or (verdict if verdict.refused else None)
+        if part.get("finish_reason") and refused is None:
+            coming = {text.path[:-1] for text in texts(part)}
+            for path, name in choice.calls.items():
+                if path not in coming and (*path, "arguments") not in choice.channels and self._rules.reads_arguments(name):
+                    verdict = self._rules.judged_call(name, "")
+                    refused = refused or (verdict if verdict.refused else None)
+        if refused is None:
+            return False
+        channel = Channel(self._rules, ("tool_calls",))
+        channel.ended, channel.by = refused.ended, refused.by
+        self._cut(choice, part, [(channel, "")])
+        return True
 
     def _ended(self, choice: _GuardedChoice, part: dict[str, Any]) -> bool:
         """The engine has ended a choice: what its channels still held goes into this event. Returns whether anything did."""
@@ -440,7 +480,9 @@ class GuardTap:
             if self._channels > MAX_CHANNELS:
                 raise _Unreadable(f"more than {MAX_CHANNELS} texts")
             kind = text.container.get("type") if isinstance(text.container, dict) else None
-            channel = choice.channels[text.path] = Channel(self._rules, text.path, kind)
+            name = choice.calls.get(text.path[:-1], "") if text.path[-1] in CALL_TEXTS else ""
+            tool = name if name and self._rules.reads_arguments(name) else ""
+            channel = choice.channels[text.path] = Channel(self._rules, text.path, kind, tool)
         return channel
 
     def _learn(self, payload: bytes, text: ReplyText, piece: str, channel: Channel, choice: _GuardedChoice) -> None:

@@ -20,7 +20,8 @@ from guardrails.policy import HELD_BYTES, MAX_RULES, GuardRule
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
 
-HOOKS: Final = {"pre_call": ("input", "tool_results"), "during_call": ("input", "tool_results"), "post_call": ("output",)}
+_SENT: Final = ("input", "tool_results", "documents")
+HOOKS: Final = {"pre_call": _SENT, "during_call": _SENT, "post_call": ("output",)}
 """The texts that a guardrail of each mode looks at."""
 LOGGING: Final = "logging_only"
 

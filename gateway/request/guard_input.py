@@ -51,7 +51,7 @@ async def guard_input(ask: Ask, story: Story, deps: Deps) -> Ask:
         return ask
     read = partial(_judged, ask.fields, guards, caller.tenant, deps.remembered)
     found, verdicts = read() if len(ask.fields) <= ON_LOOP_BYTES else await deps.loop.run_in_executor(None, read)
-    story.asked.guards = guards.bound(found.system)
+    story.asked.guards = guards.bound(found.system, caller.tenant)
     story.guarded.unread = tuple(dict.fromkeys(part.what for part in found.unreadable))
     _refuse_unreadable(found, guards)
     for text, verdict in verdicts:

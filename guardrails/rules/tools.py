@@ -47,6 +47,9 @@ class Tools:
     def id(self) -> str:
         return self._rule
 
+    def reads_arguments(self, name: str) -> bool:
+        return name in self._schemas
+
     def scan_call(self, name: str, arguments: str | None) -> Sequence[Finding]:
         if not self._allowed(name):
             return [Finding(self._rule, "tool_not_allowed", 0, len(name))]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import msgspec
@@ -254,7 +254,8 @@ async def test_a_failing_rule_is_an_honest_status_before_the_first_byte(monkeypa
 
     monkeypatch.setattr("guardrails.build.Words", lambda *_, **__: Boom())
     talker = Talker(words("hello there"))
-    async with served(guards(STOP), talker, monkeypatch=monkeypatch) as (made, client):
+    failing = guards({**STOP, "words": ["a word of this test alone"]})  # equal rules share one scanner
+    async with served(failing, talker, monkeypatch=monkeypatch) as (made, client):
         for stream in (True, False):
             reply = await client.post("/v1/chat/completions", json=chat(stream=stream))
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "guard_unavailable")
@@ -300,7 +301,7 @@ async def asking(
 ) -> AsyncIterator[tuple[Gateway, httpx.AsyncClient]]:
     policies = [{"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], **(policy or {})}]
     async with served(guards({**ASK, **rule}), talker, monkeypatch=monkeypatch, policies=policies) as (made, client):
-        cast(dict[str, Any], made.deps.detectors)["guard"] = detector
+        object.__setattr__(made.deps, "detectors", {"guard": detector})  # no settings make a detector that a test lets answer
         yield made, client
 
 

@@ -65,13 +65,19 @@ def test_rules_that_compare_with_the_system_prompt_know_that_of_their_request_al
     guards = GuardSet(rules({"id": "leak", "kind": "prompt_leak", "mode": "block", "min_words": 5}), 4096)
     said = "I was told: never speak of the blue door to anybody."
     assert guards.needs_system
-    bound = guards.bound(["Never speak of the blue door to anybody."])
+    bound = guards.bound(["Never speak of the blue door to anybody."], "acme")
     assert bound.chain("output").judge(said).by == "leak"
-    assert guards.bound(["Be kind."]).chain("output").judge(said).text == said
+    assert guards.bound(["Be kind."], "acme").chain("output").judge(said).text == said
     assert guards.chain("output").judge(said).text == said, "unbound, nothing is known"
     assert bound.version == guards.version
+    again = guards.bound(["Never speak of the blue door to anybody."], "acme")
+    assert again is bound, "making the rules ready costs a millisecond"
+    assert guards.bound(["Never speak of the blue door to anybody."], "bolt") is not bound, "its time would tell what acme sends"
+    for at in range(100):
+        guards.bound([f"prompt {at}"], "acme")
+    assert len(guards._bound) <= 32
     plain = GuardSet(rules(KEYS), 4096)
-    assert plain.bound(["any"]) is plain
+    assert plain.bound(["any"], "acme") is plain
 
 
 def test_the_version_changes_with_every_member_of_a_rule() -> None:

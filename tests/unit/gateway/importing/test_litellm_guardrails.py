@@ -38,10 +38,10 @@ def left(plan: ImportPlan) -> list[str]:
 @pytest.mark.parametrize(
     ("mode", "on"),
     [
-        ("pre_call", ["input", "tool_results"]),
-        ("during_call", ["input", "tool_results"]),
+        ("pre_call", ["input", "tool_results", "documents"]),
+        ("during_call", ["input", "tool_results", "documents"]),
         ("post_call", ["output"]),
-        (["pre_call", "post_call"], ["input", "tool_results", "output"]),
+        (["pre_call", "post_call"], ["input", "tool_results", "documents", "output"]),
         ({"default": "post_call", "tags": {"x": "pre_call"}}, ["output"]),
     ],
 )
@@ -75,7 +75,7 @@ def test_presidios_entities_are_rules_of_their_own_and_the_rest_asks_presidio() 
             presidio_anonymizer_api_base="http://127.0.0.1:5001",
         )
     )
-    on = ["input", "tool_results"]
+    on = ["input", "tool_results", "documents"]
     local = {"kind": "pii", "on": on}
     asking = {"kind": "detector", "on": on, "detector": "pii"}
     assert plan.guards == [
@@ -108,11 +108,11 @@ def test_presidio_without_its_address_leaves_what_needs_it() -> None:
     assert whole.detectors["mine"]["url"] == "${ANALYZER}/analyze"
 
 
-@pytest.mark.parametrize(("scope", "on"), [("input", ["input", "tool_results"]), ("output", ["output"]), ("both", None)])
+@pytest.mark.parametrize(("scope", "on"), [("input", ["input", "tool_results", "documents"]), ("output", ["output"]), ("both", None)])
 def test_presidios_scope_narrows_its_mode(scope: str, on: list[str] | None) -> None:
     both = ["pre_call", "post_call"]
     plan = carried(guardrail("presidio", mode=both, pii_entities_config={"EMAIL_ADDRESS": "MASK"}, presidio_filter_scope=scope))
-    assert plan.guards[0]["on"] == (on or ["input", "tool_results", "output"])
+    assert plan.guards[0]["on"] == (on or ["input", "tool_results", "documents", "output"])
     none = carried(guardrail("presidio", mode="post_call", presidio_run_on="input", pii_entities_config={"EMAIL_ADDRESS": "MASK"}))
     assert (none.guards, len(none.left)) == ([], 1)
 
