@@ -299,7 +299,7 @@ class GuardTap:
         if not declined and self.fault is None and self._waits(choice):
             # what is released by now goes on at once, and the end follows when the rest is
             choice.ending = {**part, **_nothing(self._ask)}
-            said = {name: part[name] for name in ("delta", "text") if name in part}
+            said: dict[str, Any] = {name: part[name] for name in ("delta", "text") if name in part}
             part.clear()
             part.update({"index": choice.index, **said, "logprobs": None, "finish_reason": None})
             altered = True
