@@ -12,7 +12,8 @@ import msgspec
 from domain.ask import Ask, Endpoint
 from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.guards.reply_parts import OwnIndex, Path, place, texts
-from gateway.http.edge.taps import PlainTap, ReplyChain, StreamTap, taps_for
+from gateway.http.edge.reply_chain import ReplyChain
+from gateway.http.edge.taps import PlainTap, StreamTap, taps_for
 from gateway.http.openai import interpret
 from gateway.story import Story
 from guardrails.guard_set import GuardSet

@@ -13,7 +13,7 @@ import msgspec
 from domain.faults import Fault
 from domain.usage import DECLINED
 from gateway.guards.reply_channels import ReplyRules
-from gateway.guards.reply_detectors import Gate
+from gateway.guards.reply_detectors import DetectorGate
 from gateway.guards.reply_parts import OF_THE_REPLY, Path, ReplyText, TooDeep, calls, direction_of, is_whole, texts, without_tokens
 from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.story import AttemptFacts
@@ -107,7 +107,7 @@ class GuardPlainTap:
 
     async def _detect(self, choices: list[dict[str, Any]]) -> None:
         """Let detectors see the texts that are left."""
-        asked: list[tuple[dict[str, Any], ReplyText, Gate, list[str]]] = []
+        asked: list[tuple[dict[str, Any], ReplyText, DetectorGate, list[str]]] = []
         for choice in choices:
             for text in texts(choice):
                 gate = None if is_whole(text.path) else self._rules.gate(direction_of(text.path), waits=True)

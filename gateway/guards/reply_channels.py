@@ -7,7 +7,7 @@ from typing import Final
 from domain import retry_after
 from domain.faults import Fault, Kind
 from gateway.guards.facts import GuardFacts
-from gateway.guards.reply_detectors import Gate, Questions, ReplyDetectors
+from gateway.guards.reply_detectors import DetectorGate, Questions, ReplyDetectors
 from gateway.guards.reply_parts import THOUGHT_FIRST, Path, Step, direction_of, is_whole
 from guardrails.chain import CallRule, Chain
 from guardrails.guard_set import REPLY, GuardSet
@@ -118,12 +118,12 @@ class ReplyRules:
         if not EDITS.isdisjoint([found.mode for found in verdict.findings]):
             self.facts.changed = True
 
-    def gate(self, direction: Direction, *, waits: bool = False) -> Gate | None:
+    def gate(self, direction: Direction, *, waits: bool = False) -> DetectorGate | None:
         """The detectors of a text; None for none."""
         rules = () if self.questions is None or self.guards is None else self.guards.detectors(direction)
         if not rules or self.questions is None:
             return None
-        return Gate(rules, direction, self.questions, most_held=max(1, self.held_bytes), waits=waits)
+        return DetectorGate(rules, direction, self.questions, most_held=max(1, self.held_bytes), waits=waits)
 
     def restorer(self, path: Path) -> Restorer | None:
         """What puts values back in the text at a path; None for no values."""

@@ -117,7 +117,7 @@ class _Progress:
         """Findings that reach into the next window, which may bring them again."""
 
 
-class Gate:
+class DetectorGate:
     """One text of an answer in front of its detectors.
 
     Args:

@@ -19,7 +19,8 @@ from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.http.edge.attempt_faults import backend_drained, caller_gone
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.relay import ReplyRelay, ReplySource
-from gateway.http.edge.taps import ReplyChain, taps_for
+from gateway.http.edge.reply_chain import ReplyChain
+from gateway.http.edge.taps import taps_for
 from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts
 from gateway.placement.in_flight import InFlight, in_flight_on, learn
 from gateway.placement.place import Placement

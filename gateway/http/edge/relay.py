@@ -21,7 +21,8 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.http.edge.attempt_faults import caller_gone, lost_reply, stopped_working, unusable_reply
 from gateway.http.edge.exchange import Exchange, Listener
-from gateway.http.edge.taps import HEARTBEAT, ReplyChain, Tap
+from gateway.http.edge.reply_chain import ReplyChain, Tap
+from gateway.http.edge.taps import HEARTBEAT
 from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts, Timeouts, deadline_of, deadline_passed
 from gateway.story import Story
 

@@ -1,15 +1,15 @@
 """The reply chain: the taps that a reply passes through on its way to the caller, sans-io: `feed(bytes) -> bytes`, `end() -> bytes`.
 
-One tap of every chain judges whether the answer is whole: `StreamTap` or `PlainTap`. An answer is whole when every choice has a known
-finish reason, whatever else the engine says: engines send `[DONE]` after errors and close cleanly after crashes. A tap never sends a
-broken part on: on a fault it returns the good bytes before it and sets `fault`; the relay ends the attempt. `taps_for` builds the chain:
-a further tap is one line there.
+One tap of every chain (`reply_chain.py`) judges whether the answer is whole: `StreamTap` or `PlainTap`. An answer is whole when every
+choice has a known finish reason, whatever else the engine says: engines send `[DONE]` after errors and close cleanly after crashes. A tap
+never sends a broken part on: on a fault it returns the good bytes before it and sets `fault`; the relay ends the attempt. `taps_for` builds
+the chain: a further tap is one line there.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -22,10 +22,10 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
 from gateway.answers.embeddings import MergeTap
-from gateway.guards.plain_reply import GuardPlainTap
 from gateway.guards.reply_detectors import ReplyDetectors
-from gateway.guards.reply_tap import GuardTap, guard_tap
+from gateway.guards.reply_tap import guard_tap
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named, string_of
+from gateway.http.edge.reply_chain import ReplyChain, Tap
 from gateway.http.edge.reply_document import (
     NOT_A_REPLY,
     PlainChunk,
@@ -56,28 +56,6 @@ _ESCAPED_MODEL: Final = re.compile(
 """The key `model` and its value, with any of their characters escaped; letters in capitals do no harm, since the value decides."""
 _decode_inputs: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _NULL_USAGE: Final = re.compile(rb',\s*"usage"\s*:\s*null')
-
-
-class Tap(Protocol):
-    """One stage of a reply's way to the caller, or a chain of them."""
-
-    @property
-    def over(self) -> bool:
-        """Whether the answer is whole, or `fault` says what is wrong with it: nothing that comes after it goes on."""
-        ...
-
-    @property
-    def fault(self) -> Fault | None:
-        """The fault of the reply; None as long as nothing is wrong with it."""
-        ...
-
-    def feed(self, data: bytes) -> bytes:
-        """Take bytes of the reply's body, return what may go on."""
-        ...
-
-    def end(self) -> bytes:
-        """The reply is complete; return the bytes that were held back. Not called after a fault."""
-        ...
 
 
 class _Judge(msgspec.Struct, eq=False, kw_only=True):
@@ -366,86 +344,6 @@ class RenameTap:
     def end(self) -> bytes:
         """Nothing is ever held."""
         return b""
-
-
-class ReplyChain:
-    """Several taps as one. What a tap lets go on is fed to the next; when one is over, or the reply ends, the taps after it are ended in
-    order, each fed first with what the one before it still held.
-
-    A fault of any tap ends the reply. The good bytes before it pass the taps after it; what those hold back then stays with them: it was
-    never released.
-
-    Args:
-        judge: the one of `taps` that judges whether the answer is whole and reads the engine's usage.
-        guard: the one of `taps` that may let bytes go on by itself, when detectors of guard rules have answered; None for none.
-    """
-
-    __slots__ = ("_guard", "_judge", "_taps", "fault", "over", "pending")
-
-    def __init__(self, taps: Sequence[Tap], judge: StreamTap | PlainTap, guard: GuardTap | GuardPlainTap | None = None) -> None:
-        self._taps = tuple(taps)
-        self._judge = judge
-        self._guard = guard
-        self.pending = False
-        """Whether the engine's reply is whole, and guard rules still hold its end."""
-        self.over = False
-        self.fault: Fault | None = None
-
-    @property
-    def usage(self) -> Usage | None:
-        """The usage that the engine reported last."""
-        return self._judge.usage
-
-    @property
-    def cached(self) -> int | None:
-        """Prompt tokens that the engine says it had cached."""
-        return self._judge.cached
-
-    def feed(self, data: bytes) -> bytes:
-        """Bytes of the reply in, what the last tap lets go on out."""
-        return b"" if self.over or self.pending else self._pass(self._taps, data, ending=False)
-
-    def end(self) -> bytes:
-        """The reply is complete: end every tap, in order."""
-        return b"" if self.over or self.pending else self._pass(self._taps, b"", ending=True)
-
-    def listen(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when `more` may give something."""
-        if self._guard is not None:
-            self._guard.listen(wake)
-
-    def more(self) -> bytes:
-        """What goes on now that a tap has what it waited for."""
-        guard = self._guard
-        if guard is None or self.over:
-            return b""
-        data = guard.more()
-        self.fault = self.fault or guard.fault
-        ending = guard.over or guard.fault is not None or (self.pending and not guard.pending)
-        if ending:
-            self.pending = False
-        behind = self._taps[self._taps.index(guard) + 1 :]
-        return self._pass(behind, data, ending=ending) if data or ending else b""
-
-    def close(self) -> None:
-        """The reply is over, or nobody waits for it any more: what it waits for is given up."""
-        if self._guard is not None:
-            self._guard.close()
-
-    def _pass(self, taps: Sequence[Tap], data: bytes, *, ending: bool) -> bytes:
-        for tap in taps:
-            if data:
-                data = tap.feed(data)
-            if ending and self.fault is None and tap.fault is None:
-                data += tap.end()
-                if tap is self._guard and self._guard.pending and tap.fault is None:
-                    self.pending, ending = True, False
-            self.fault = self.fault or tap.fault
-            ending = ending or tap.over
-            if not data and not ending:
-                return b""
-        self.over = ending
-        return data
 
 
 def taps_for(

@@ -9,7 +9,7 @@ import pytest
 from domain.ask import Endpoint
 from domain.faults import Kind
 from gateway.guards.reply_detectors import ReplyDetectors
-from gateway.http.edge.taps import ReplyChain
+from gateway.http.edge.reply_chain import ReplyChain
 from guardrails.policy import Direction
 from guardrails.ports import DetectorAway
 from guardrails.verdict import GuardVerdict

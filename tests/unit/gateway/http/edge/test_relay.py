@@ -7,7 +7,8 @@ from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.edge.relay import FROM_MEMORY, MAX_ERROR_BODY_BYTES, ReplyRelay, ReplySource
-from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, RenameTap, ReplyChain, StreamTap, Tap
+from gateway.http.edge.reply_chain import ReplyChain, Tap
+from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, RenameTap, StreamTap
 from gateway.http.edge.timeouts import AttemptTimeouts, Timeouts
 from gateway.story import AttemptFacts, Story
 from tests.stories import with_facts

@@ -10,8 +10,9 @@ from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.usage import Usage
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES
+from gateway.http.edge.reply_chain import ReplyChain, Tap
 from gateway.http.edge.reply_document import UsageOfChoices
-from gateway.http.edge.taps import DONE, PlainTap, RenameTap, ReplyChain, StreamTap, Tap, taps_for
+from gateway.http.edge.taps import DONE, PlainTap, RenameTap, StreamTap, taps_for
 from gateway.http.openai import interpret
 from gateway.story import AttemptFacts, Story
 from tests.stories import with_facts
