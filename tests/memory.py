@@ -4,17 +4,29 @@ A pytest plugin, registered by `tests/conftest.py`. What collecting the tests ha
 the garbage collector is told not to look at it any more. What a file of tests leaves behind in circles, such as large request bodies in the
 traceback of an expected exception, is collected when the file is over; by itself the collector would come when gigabytes are there,
 because it counts objects and not bytes. The C library keeps freed memory for itself until it is told to give it back.
+
+Hypothesis keeps a table of the characters of UTF-8 in its folder. Whoever finds none there makes it, which takes 200 MB for a moment: a
+process of its own makes it for all workers, before there are any.
 """
 
 import contextlib
 import ctypes
 import gc
+import subprocess
+import sys
 
 import pytest
+
+TABLE_OF_CHARACTERS = "from hypothesis import strategies; strategies.text().validate()"
 
 
 class Memory:
     """Collects garbage once for each file of tests."""
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """A run with workers begins."""
+        if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+            subprocess.run([sys.executable, "-c", TABLE_OF_CHARACTERS], check=True)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:

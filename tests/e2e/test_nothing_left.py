@@ -96,9 +96,12 @@ async def over_limit(gate: Gateway) -> None:
 async def leaves_early(gate: Gateway) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", gate.port)
     key = gate.keys["acme"].encode()
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %b\r\ncontent-length: 99\r\n\r\n{" % key)
+    lines = b"host: g\r\nauthorization: Bearer %b\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n" % key
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\n" + lines + b"{")
     await until(lambda: any(one._exchange for one in gate.connections.open))
     writer.transport.abort()
+    closed = len(gate.records) + 1
+    assert (await gate.recorded(closed))[-1].outcome == "client_gone"
 
 
 async def leaves_late(gate: Gateway) -> None:
