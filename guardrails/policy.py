@@ -179,7 +179,7 @@ class ClassifierRule(_GuardRule):
     sensitivity: Literal["low", "normal", "high"] = Field(
         default="normal",
         description="How much honest text may be found: `low` two in a thousand, `normal` one in a hundred of agent sessions, intents and "
-        "requests to tools and models, `high` one in a hundred of agent sessions and intents.",
+        "requests to tools and models, `high` two in a hundred of agent sessions and intents.",
     )
 
     @model_validator(mode="after")

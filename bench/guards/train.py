@@ -16,7 +16,7 @@ import argparse
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.guards import classifier_data as texts_of
 from bench.guards.classifier_data import Example
-from guardrails.classifier.features import known, names, tokens, windows
+from guardrails.classifier.features import Vocabulary, known, names, tokens, windows
 from guardrails.classifier.model import FORMAT, SLOPE, WEIGHTS, Header, written
 from guardrails.text import Text
 
@@ -50,9 +50,10 @@ GROUPS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "high": (("BANKING77",), ("CLINC150",)),
 }
 """For each sensitivity the groups of short honest texts of which at most its share may be found."""
-SHARES: Final = {"low": 0.002, "normal": 0.01, "high": 0.01}
-SINGLES: Final = {"low": 0.5, "normal": 0.5, "high": 0.75}
-"""Of the messages of agent sessions that may be found, the share that may be of one window: what is left bounds the longer ones."""
+SHARES: Final = {"low": 0.002, "normal": 0.01, "high": 0.02}
+SINGLES: Final = 0.5
+"""Of the messages of agent sessions that may be found, the share that may be of one window; the others may be longer. One share for all
+sensitivities, so that a higher one finds all that a lower one finds."""
 SESSIONS: Final = "agent sessions"
 
 
@@ -92,7 +93,7 @@ class Prepared:
             if one.text in cut:
                 words, found = cut[one.text]
             else:
-                words = tokens(Text(one.text).folded).words
+                words = tokens(Text(one.text).folded)
                 found = names(words)
             self.words.append(words)
             self.names.append(found)
@@ -127,7 +128,7 @@ def chosen(found: Iterable[tuple[Iterable[str], bool, float]], most: int) -> lis
     return sorted(name for _, name in sorted(ranked)[:most])
 
 
-def matrix(words: Sequence[Sequence[str]], numbers: Mapping[str, int]) -> Matrix:
+def matrix(words: Sequence[Sequence[str]], vocabulary: Vocabulary) -> Matrix:
     """The windows of texts."""
     features: list[int] = []
     values: list[float] = []
@@ -135,7 +136,7 @@ def matrix(words: Sequence[Sequence[str]], numbers: Mapping[str, int]) -> Matrix
     owner: list[int] = []
     per_text = []
     for at, of_text in enumerate(words):
-        found = known(list(of_text), numbers)
+        found = known(of_text, vocabulary)
         count = 0
         for begin, end in windows(len(found)):
             once = sorted({number for of_token in found[begin:end] for number in of_token})
@@ -236,7 +237,7 @@ def trained(prepared: Prepared, left_out: str | None, cost: float = COST, featur
     weight[usable] = weights_of
     found = ((prepared.names[at], bool(prepared.attack[at]), float(weight[at])) for at in np.flatnonzero(usable))
     kept = chosen(found, features)
-    whole = matrix(prepared.words, {name: number for number, name in enumerate(kept)})
+    whole = matrix(prepared.words, Vocabulary(kept))
     calibrated = usable & ~prepared.attack & np.isin(prepared.source, texts_of.HONEST)
     calibration = np.full(len(usable), np.nan)
     for fold in range(texts_of.FOLDS):
@@ -282,11 +283,11 @@ def thresholds(prepared: Prepared, model: Trained, sensitivity: str) -> tuple[fl
             short = max(short, _with_above(scores, math.floor(share * len(scores))))
     singles, longer = model.calibration[sessions & single], sessions & ~single
     if len(singles):
-        short = max(short, _with_above(singles, int(allowed * SINGLES[sensitivity])))
+        short = max(short, _with_above(singles, int(allowed * SINGLES)))
     if not longer.any():
         return round(short, 4), round(short, 4)
     shifted = model.calibration[longer] - SLOPE * np.log2(model.per_text[longer] / 4)
-    return round(short, 4), round(_with_above(shifted, allowed - int((singles > short).sum())), 4)
+    return round(short, 4), round(_with_above(shifted, allowed - int(allowed * SINGLES)), 4)
 
 
 def _with_above(scores: "Floats", most: int) -> float:

@@ -11,38 +11,32 @@ A window is `WINDOW` tokens; the next one begins `STRIDE` tokens later. A featur
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-import msgspec
-
 WINDOW: Final = 128
-"""Tokens of a window: about 500 characters, a paragraph. An attempt that is hidden in a long document fills its own window."""
+"""TextTokens of a window: about 500 characters, a paragraph. An attempt that is hidden in a long document fills its own window."""
 STRIDE: Final = 64
 """Half a window, so that any 64 tokens that follow each other lie in one window as a whole."""
 LETTERS: Final = 24
 """Letters of a word whose pieces are read; longer runs of letters are data, and their pieces would cost as much as a text."""
 
+START: Final = "<s>"
+END: Final = "</s>"
+_BITS: Final = 20
+_THREE: Final = 1 << 60
 _TOKEN: Final = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 
 
-class Tokens(msgspec.Struct, frozen=True, gc=False):
-    """The tokens of a text and where they begin and end in its folded form, in characters."""
-
-    words: list[str]
-    places: list[tuple[int, int]]
-
-
-def tokens(folded: str) -> Tokens:
+def tokens(folded: str) -> list[str]:
     """The tokens of a folded text."""
-    words: list[str] = []
-    places: list[tuple[int, int]] = []
-    for match in _TOKEN.finditer(folded):
-        word = match[0]
-        words.append("0" if word[0].isdecimal() else word)
-        places.append(match.span())
-    return Tokens(words, places)
+    return ["0" if word[0].isdecimal() else word for word in _TOKEN.findall(folded)]
+
+
+def places(folded: str) -> list[tuple[int, int]]:
+    """Where each token begins and ends in the folded text, in characters."""
+    return [match.span() for match in _TOKEN.finditer(folded)]
 
 
 def pieces(word: str) -> list[str]:
@@ -67,37 +61,66 @@ def windows(count: int) -> Iterator[tuple[int, int]]:
     yield begin, count
 
 
-def known(words: list[str], numbers: Mapping[str, int]) -> list[list[int]]:
-    """For each token the numbers of its features that are known: its own, those of the runs that end with it, and those of its pieces.
+class Vocabulary:
+    """The features that are known, found without making their names: a run of words is looked up by the numbers of its words.
 
     Args:
-        words: the tokens of a whole text.
-        numbers: the number of each known feature.
+        features: the names; the number of a feature is its place.
     """
-    find = numbers.get
-    of_word: dict[str, list[int]] = {}
+
+    def __init__(self, features: Iterable[str]) -> None:
+        self.alone: Final[dict[str, int]] = {}
+        """Features of single tokens and of pieces, by name."""
+        self.words: Final[dict[str, int]] = {START: 0, END: 1}
+        """The words of all runs."""
+        self.runs: Final[dict[int, int]] = {}
+        """Features of two words (20 bits for each) and of three (with one bit in front)."""
+        for number, name in enumerate(features):
+            if name[0] not in "23":
+                self.alone[name] = number
+                continue
+            run = _THREE if name[0] == "3" else 0
+            for place, word in enumerate(reversed(name[1:].split(" "))):
+                run |= self.words.setdefault(word, len(self.words)) << (_BITS * place)
+            self.runs[run] = number
+        if len(self.words) >= 1 << _BITS:
+            raise ValueError(f"runs have {len(self.words)} different words; at most {(1 << _BITS) - 1} are possible")
+
+
+def known(words: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
+    """For each token of a whole text the numbers of its features that are known: its own, those of the runs that end with it, and those of
+    its pieces; those of the runs that end with the end of the text are the last token's."""
+    alone, code_of, run_of = vocabulary.alone.get, vocabulary.words.get, vocabulary.runs.get
+    of_word: dict[str, tuple[list[int], int | None]] = {}
     found: list[list[int]] = []
-    before, last = "", "<s>"
-    end = len(words)
-    for at, word in enumerate(words):
-        alone = of_word.get(word)
-        if alone is None:
-            alone = of_word[word] = [number for name in (f"1{word}", *pieces(word)) if (number := find(name)) is not None]
-        two = find(f"2{last} {word}")
-        three = find(f"3{before} {last} {word}") if before else None
-        if two is not None or three is not None:
-            alone = alone + [number for number in (two, three) if number is not None]
-        if at + 1 == end:
-            closing = (find(f"2{word} </s>"), find(f"3{last} {word} </s>"))
-            alone = alone + [number for number in closing if number is not None]
-        found.append(alone)
-        before, last = last, word
+    before: int | None = None
+    last: int | None = 0
+    for word in words:
+        entry = of_word.get(word)
+        if entry is None:
+            own = [number for name in (f"1{word}", *pieces(word)) if (number := alone(name)) is not None]
+            entry = of_word[word] = (own, code_of(word))
+        numbers, code = entry
+        if code is not None and last is not None:
+            pair = last << _BITS | code
+            two = run_of(pair)
+            three = None if before is None else run_of(_THREE | before << 2 * _BITS | pair)
+            if three is not None:
+                numbers = [*numbers, three] if two is None else [*numbers, two, three]
+            elif two is not None:
+                numbers = [*numbers, two]
+        found.append(numbers)
+        before, last = last, code
+    if last is not None and found:
+        pair = last << _BITS | 1
+        closing = [run_of(pair), None if before is None else run_of(_THREE | before << 2 * _BITS | pair)]
+        found[-1] = found[-1] + [number for number in closing if number is not None]
     return found
 
 
 def names(words: list[str]) -> set[str]:
     """All features of a text, for the choice of those that are kept."""
-    padded = ["<s>", *words, "</s>"]
+    padded = [START, *words, END]
     found = {f"1{word}" for word in words}
     found.update(f"2{a} {b}" for a, b in pairwise(padded))
     found.update(f"3{a} {b} {c}" for a, b, c in zip(padded, padded[1:], padded[2:], strict=False))

@@ -18,12 +18,13 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from guardrails.classifier.features import Tokens, known, windows
+from guardrails.classifier.features import STRIDE, Vocabulary, known, windows
 
 FORMAT: Final = "tidegate classifier 1"
 WEIGHTS: Final = Path(__file__).with_name("weights.bin")
@@ -49,7 +50,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The command that made the file, with a digest of what it read."""
 
 
-class Window(msgspec.Struct, frozen=True, gc=False):
+class ScoredWindow(msgspec.Struct, frozen=True, gc=False):
     """A window of a text and its score."""
 
     begin: int
@@ -69,21 +70,26 @@ class Model:
 
     def __init__(self, header: Header, weights: Mapping[str, float]) -> None:
         self.header: Final = header
-        self.numbers: Final = {name: number for number, name in enumerate(weights)}
+        self._vocabulary = Vocabulary(weights)
         self._weights = list(weights.values())
 
-    def score(self, tokens: Tokens) -> list[Window]:
-        """The windows of a text with their scores, in order. About 0.4 ms for each 1,000 characters."""
-        found = known(tokens.words, self.numbers)
+    def score(self, words: Sequence[str]) -> list[ScoredWindow]:
+        """The windows of a text with their scores, in order.
+
+        Args:
+            words: the tokens of the whole text.
+        """
+        found = known(words, self._vocabulary)
+        # windows overlap by half, so each half is gathered once
+        halves = [set(chain.from_iterable(found[at : at + STRIDE])) for at in range(0, len(found), STRIDE)]
         weight = self._weights.__getitem__
         bias = self.header.bias
+        empty: frozenset[int] = frozenset()
         scored = []
         for begin, end in windows(len(found)):
-            features: set[int] = set()
-            for of_token in found[begin:end]:
-                features.update(of_token)
-            total = math.fsum(map(weight, features)) / math.sqrt(len(features)) if features else 0.0
-            scored.append(Window(begin, end, bias + total))
+            features = empty.union(*halves[begin // STRIDE : (end - 1) // STRIDE + 1])
+            total = sum(map(weight, features)) / math.sqrt(len(features)) if features else 0.0
+            scored.append(ScoredWindow(begin, end, bias + total))
         return scored
 
     def threshold(self, sensitivity: str, count: int) -> float:

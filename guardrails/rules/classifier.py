@@ -8,7 +8,7 @@ each finds of sources that training had not seen.
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from guardrails.classifier.features import tokens
+from guardrails.classifier.features import places, tokens
 from guardrails.classifier.model import Model, packaged
 from guardrails.ports import Finding, Scanned
 
@@ -50,8 +50,7 @@ class Classifier:
 
     def scan(self, text: Scanned) -> Sequence[Finding]:
         """The suspicious windows; windows that overlap are one finding."""
-        read = tokens(text.folded)
-        scored = self._model.score(read)
+        scored = self._model.score(tokens(text.folded))
         threshold = self._model.threshold(self._sensitivity, len(scored))
         spans: list[tuple[int, int]] = []
         for window in scored:
@@ -61,5 +60,7 @@ class Classifier:
                 spans[-1] = (spans[-1][0], window.end)
             else:
                 spans.append((window.begin, window.end))
-        places = read.places
-        return [Finding(self._rule, KIND, *text.span(places[begin][0], places[end - 1][1])) for begin, end in spans]
+        if not spans:
+            return ()
+        at = places(text.folded)
+        return [Finding(self._rule, KIND, *text.span(at[begin][0], at[end - 1][1])) for begin, end in spans]

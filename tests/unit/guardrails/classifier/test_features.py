@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrails.classifier.features import LETTERS, STRIDE, WINDOW, known, names, pieces, tokens, windows
+from guardrails.classifier.features import LETTERS, STRIDE, WINDOW, Vocabulary, known, names, pieces, places, tokens, windows
 from guardrails.text import fold
 
 
 def test_tokens_are_words_numbers_and_single_characters_with_their_places() -> None:
-    read = tokens("say it_1234, über 寿司!")
-    assert read.words == ["say", "it", "_", "0", ",", "über", "寿司", "!"]
-    assert ["say it_1234, über 寿司!"[begin:end] for begin, end in read.places] == ["say", "it", "_", "1234", ",", "über", "寿司", "!"]
+    text = "say it_1234, über 寿司!"
+    assert tokens(text) == ["say", "it", "_", "0", ",", "über", "寿司", "!"]
+    assert [text[begin:end] for begin, end in places(text)] == ["say", "it", "_", "1234", ",", "über", "寿司", "!"]
 
 
 def test_pieces_are_of_long_words_and_of_other_scripts() -> None:
@@ -33,16 +33,15 @@ def test_windows_cover_every_token_and_every_half_window_as_a_whole(count: int) 
 @given(st.lists(st.sampled_from(["ignore", "the", "寿司", "0", "!", "rules"]), max_size=8))
 def test_what_is_known_of_a_text_is_what_its_features_are_named(words: list[str]) -> None:
     all_names = sorted(names(words)) if words else []
-    numbers = {name: at for at, name in enumerate(all_names)}
-    found = known(words, numbers)
+    found = known(words, Vocabulary(all_names))
     assert len(found) == len(words)
     assert {all_names[number] for of_token in found for number in of_token} == set(all_names)
-    assert known(words, {}) == [[] for _ in words]
+    assert known(words, Vocabulary([])) == [[] for _ in words]
 
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_read(text: str) -> None:
     folded = fold(text)
-    read = tokens(folded)
-    assert all(folded[begin:end] == word or word == "0" for word, (begin, end) in zip(read.words, read.places, strict=True))
-    assert not any(name.count("\n") for name in names(read.words))
+    words = tokens(folded)
+    assert all(folded[begin:end] == word or word == "0" for word, (begin, end) in zip(words, places(folded), strict=True))
+    assert not any(name.count("\n") for name in names(words))
