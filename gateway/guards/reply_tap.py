@@ -20,14 +20,12 @@ from domain.faults import Fault
 from domain.usage import DECLINED, Usage
 from gateway.guards.plain_reply import GuardPlainTap
 from gateway.guards.reply_channels import MAX_CHANNELS, Channel, ReplyRules
+from gateway.guards.reply_choice import GuardedChoice
 from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.guards.reply_parts import (
-    CALL_TEXTS,
     OF_THE_REPLY,
-    Path,
     ReplyText,
     TooDeep,
-    calls,
     framed,
     is_whole,
     place,
@@ -37,7 +35,6 @@ from gateway.guards.reply_parts import (
 )
 from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.story import Story
-from guardrails.verdict import GuardVerdict
 from tenancy.estimate import likely_prompt
 
 MAX_FRAMES: Final = 8
@@ -74,33 +71,13 @@ _Made = Literal["dropped", "passed", "altered"]
 """What has become of a choice in an event."""
 
 
-class _GuardedChoice:
-    """One choice of the answer."""
-
-    __slots__ = ("calls", "channels", "ending", "finished", "index", "named", "over")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.channels: dict[Path, Channel] = {}
-        self.calls: dict[Path, str] = {}
-        """The tools that it calls, by the place of the call; where rules over calls look at the answer."""
-        self.over = False
-        """Whether nothing more of it goes on."""
-        self.finished = False
-        """Whether the engine has ended it."""
-        self.ending: dict[str, Any] | None = None
-        """Its part of the event that ends it, which waits for detectors."""
-        self.named = False
-        """Whether its role has been told."""
-
-
 class _Frame(msgspec.Struct, frozen=True, gc=False):
     """Events that are the same but for one text."""
 
     head: bytes
     tail: bytes
     channel: Channel
-    choice: _GuardedChoice
+    choice: GuardedChoice
 
 
 class GuardTap:
@@ -134,10 +111,10 @@ class GuardTap:
         self._story = story
         self._answer = story.attempt
         self._judge = judge
-        self._choices: dict[int, _GuardedChoice] = {}
+        self._choices: dict[int, GuardedChoice] = {}
         self._channels = 0
         self._frames: list[_Frame] = []
-        self._formed: tuple[ReplyText, str, Channel, _GuardedChoice] | None = None
+        self._formed: tuple[ReplyText, str, Channel, GuardedChoice] | None = None
         """The one text of the event at hand, where the event may become a form of events."""
         self._opening_bytes = 0
         self._opening: list[bytes] = []
@@ -197,7 +174,7 @@ class GuardTap:
         if self._rules.questions is not None:
             self._rules.questions.close()
 
-    def _more_of(self, choice: _GuardedChoice) -> bytes:
+    def _more_of(self, choice: GuardedChoice) -> bytes:
         """What may go on of one choice."""
         said: list[tuple[Channel, str]] = []
         for channel in choice.channels.values():
@@ -219,7 +196,7 @@ class GuardTap:
             self._over(choice)
         return self._written(dict(self._identity), [part], None)
 
-    def _waits(self, choice: _GuardedChoice) -> bool:
+    def _waits(self, choice: GuardedChoice) -> bool:
         return any(channel.waiting for channel in choice.channels.values())
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -301,21 +278,9 @@ class GuardTap:
             altered = self._ended(choice, part) or altered
         return "altered" if altered else "passed"
 
-    def _refuses_calls(self, choice: _GuardedChoice, part: dict[str, Any]) -> bool:
-        """Judge the names of calls that begin in the event at hand, and the calls without arguments where it ends the choice. Returns
-        whether one is refused, which cuts the choice."""
-        begun = [(path, name) for path, name, _ in calls(part) if path not in choice.calls]
-        refused: GuardVerdict | None = None
-        for path, name in begun:
-            choice.calls[path] = name
-            verdict = self._rules.judged_call(name, None)
-            refused = refused or (verdict if verdict.refused else None)
-        if part.get("finish_reason") and refused is None:
-            coming = {text.path[:-1] for text in texts(part)}
-            for path, name in choice.calls.items():
-                if path not in coming and (*path, "arguments") not in choice.channels and self._rules.reads_arguments(name):
-                    verdict = self._rules.judged_call(name, "")
-                    refused = refused or (verdict if verdict.refused else None)
+    def _refuses_calls(self, choice: GuardedChoice, part: dict[str, Any]) -> bool:
+        """Whether a rule over calls refuses a call in the event at hand, which cuts the choice."""
+        refused = choice.refused_call(part)
         if refused is None:
             return False
         channel = Channel(self._rules, ("tool_calls",))
@@ -323,7 +288,7 @@ class GuardTap:
         self._cut(choice, part, [(channel, "")])
         return True
 
-    def _ended(self, choice: _GuardedChoice, part: dict[str, Any]) -> bool:
+    def _ended(self, choice: GuardedChoice, part: dict[str, Any]) -> bool:
         """The engine has ended a choice: what its channels still held goes into this event. Returns whether anything did."""
         altered = declined = False
         for channel in choice.channels.values():
@@ -347,7 +312,7 @@ class GuardTap:
             self._over(choice)
         return altered
 
-    def _cut(self, choice: _GuardedChoice, part: dict[str, Any], said: list[tuple[Channel, str]]) -> None:
+    def _cut(self, choice: GuardedChoice, part: dict[str, Any], said: list[tuple[Channel, str]]) -> None:
         """End a choice in the event at hand, with what may be passed on of its texts up to the one that the last channel refuses."""
         part.clear()
         part.update({"index": choice.index, **_nothing(self._ask), "logprobs": None, "finish_reason": DECLINED})
@@ -362,7 +327,7 @@ class GuardTap:
         else:
             self._fail(self._rules.fault(channel.ended, channel.by))
 
-    def _over(self, choice: _GuardedChoice) -> None:
+    def _over(self, choice: GuardedChoice) -> None:
         choice.over = True
         choice.ending = None
         for channel in choice.channels.values():
@@ -464,15 +429,15 @@ class GuardTap:
 
     # --- channels and forms -----------------------------------------------------------------------------------------
 
-    def _choice_at(self, index: int) -> _GuardedChoice:
+    def _choice_at(self, index: int) -> GuardedChoice:
         choice = self._choices.get(index)
         if choice is None:
             if not 0 <= index < self._ask.choices:
                 raise _Unreadable(f"choice {index} of {self._ask.choices}")
-            choice = self._choices[index] = _GuardedChoice(index)
+            choice = self._choices[index] = GuardedChoice(index, self._rules)
         return choice
 
-    def _channel(self, choice: _GuardedChoice, text: ReplyText) -> Channel:
+    def _channel(self, choice: GuardedChoice, text: ReplyText) -> Channel:
         """The channel that a text belongs to."""
         channel = choice.channels.get(text.path)
         if channel is None:
@@ -480,12 +445,10 @@ class GuardTap:
             if self._channels > MAX_CHANNELS:
                 raise _Unreadable(f"more than {MAX_CHANNELS} texts")
             kind = text.container.get("type") if isinstance(text.container, dict) else None
-            name = choice.calls.get(text.path[:-1], "") if text.path[-1] in CALL_TEXTS else ""
-            tool = name if name and self._rules.reads_arguments(name) else ""
-            channel = choice.channels[text.path] = Channel(self._rules, text.path, kind, tool)
+            channel = choice.channels[text.path] = Channel(self._rules, text.path, kind, choice.tool_of(text.path))
         return channel
 
-    def _learn(self, payload: bytes, text: ReplyText, piece: str, channel: Channel, choice: _GuardedChoice) -> None:
+    def _learn(self, payload: bytes, text: ReplyText, piece: str, channel: Channel, choice: GuardedChoice) -> None:
         """Know further events of this form by their bytes."""
         found = framed(payload, text, piece)
         if found is not None:
