@@ -1,6 +1,8 @@
-"""One choice of a streamed answer on its way through guard rules. Sans-I/O."""
+"""One choice of a streamed answer on its way through guard rules, and the forms that its events take. Sans-I/O."""
 
 from typing import Any
+
+import msgspec
 
 from gateway.guards.reply_channels import Channel, ReplyRules
 from gateway.guards.reply_parts import CALL_TEXTS, Path, calls, texts
@@ -48,3 +50,12 @@ class GuardedChoice:
         """The tool whose arguments the text at a path is, where a rule over calls reads them; empty for any other text."""
         name = self.calls.get(path[:-1], "") if path[-1] in CALL_TEXTS else ""
         return name if name and self._rules.reads_arguments(name) else ""
+
+
+class EventForm(msgspec.Struct, frozen=True, gc=False):
+    """Events that are the same but for one text."""
+
+    head: bytes
+    tail: bytes
+    channel: Channel
+    choice: GuardedChoice

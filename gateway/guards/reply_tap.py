@@ -20,7 +20,7 @@ from domain.faults import Fault
 from domain.usage import DECLINED, Usage
 from gateway.guards.plain_reply import GuardPlainTap
 from gateway.guards.reply_channels import MAX_CHANNELS, Channel, ReplyRules
-from gateway.guards.reply_choice import GuardedChoice
+from gateway.guards.reply_choice import EventForm, GuardedChoice
 from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.guards.reply_parts import (
     OF_THE_REPLY,
@@ -71,15 +71,6 @@ _Made = Literal["dropped", "passed", "altered"]
 """What has become of a choice in an event."""
 
 
-class _Frame(msgspec.Struct, frozen=True, gc=False):
-    """Events that are the same but for one text."""
-
-    head: bytes
-    tail: bytes
-    channel: Channel
-    choice: GuardedChoice
-
-
 class GuardTap:
     """Guard rules over a streamed answer. Stands right behind the judging tap, so it is fed whole events.
 
@@ -113,7 +104,7 @@ class GuardTap:
         self._judge = judge
         self._choices: dict[int, GuardedChoice] = {}
         self._channels = 0
-        self._frames: list[_Frame] = []
+        self._frames: list[EventForm] = []
         self._formed: tuple[ReplyText, str, Channel, GuardedChoice] | None = None
         """The one text of the event at hand, where the event may become a form of events."""
         self._opening_bytes = 0
@@ -201,7 +192,7 @@ class GuardTap:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def _framed(self, frame: _Frame, data: bytes) -> bytes | None:
+    def _framed(self, frame: EventForm, data: bytes) -> bytes | None:
         """An event of a known form; None where it is none after all."""
         try:
             piece = _decode_text(data[len(frame.head) : -len(frame.tail)])
@@ -453,7 +444,7 @@ class GuardTap:
         found = framed(payload, text, piece)
         if found is not None:
             head, tail = found
-            self._frames.insert(0, _Frame(_DATA + head, tail + _END, channel, choice))
+            self._frames.insert(0, EventForm(_DATA + head, tail + _END, channel, choice))
             del self._frames[MAX_FRAMES:]
 
 
