@@ -10,6 +10,7 @@ To whom a character belongs is decided by the findings that cover it and by noth
 decide the same without the rest of the text.
 """
 
+import re
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -17,7 +18,8 @@ from typing import Final
 import msgspec
 
 from guardrails.policy import CHANGING, Mode
-from guardrails.ports import Scanned, Scanner
+from guardrails.ports import Opening, Scanned, Scanner
+from guardrails.text import CALM
 from guardrails.verdict import GuardVerdict, Noted
 
 Label = Callable[[str, str], str]
@@ -72,6 +74,16 @@ class Chain:
         self.noting: Final = tuple((at, rule.scanner) for at, rule in numbered if rule.mode not in CHANGING)
         self.needs_whole: Final = tuple(scanner.id for _, scanner in self.changing if scanner.longest is None)
         """The rules that change texts and have to see all of a text first: a stream is held until its end, or refused."""
+        self.openings: Final = tuple((at, scanner) for at, scanner in self.changing if isinstance(scanner, Opening))
+        """Those of `changing` that tell where a match may be open."""
+        closed = [scanner.longest or 0 for _, scanner in self.changing if not isinstance(scanner, Opening)]
+        self.longest: Final = max([scanner.longest or 0 for _, scanner in self.changing], default=0)
+        self.longest_closed: Final = max(closed, default=0)
+        """The longest match of those that do not."""
+        self.before: Final = max([self.longest_closed, *[scanner.before for _, scanner in self.openings]])
+        """Characters in front of a finding that a scan for it needs."""
+        self.stirred: Final = _stirred([scanner.stirred_by for _, scanner in self.openings]) if not closed else None
+        """What calm text has nothing of; None where a rule has no such expression, so that every text is scanned."""
         self._blocking = frozenset(at for at, rule in numbered if rule.mode == "block")
 
     def judge(self, text: str, label: Label | None = None) -> GuardVerdict:
@@ -156,6 +168,14 @@ class Chain:
             done = run.end
         parts.append(text[done:limit])
         return "".join(parts)
+
+
+def _stirred(expressions: Sequence[str | None]) -> re.Pattern[str] | None:
+    """One expression for all rules of a chain, which also matches where a character stands that normalisation changes."""
+    known = [expression for expression in dict.fromkeys(expressions) if expression is not None]
+    if len(known) < len(set(expressions)) or not known:
+        return None
+    return re.compile("|".join([f"[^{CALM}]", *known]))
 
 
 def owned(spots: Sequence[Spot], begin: int, end: int) -> list[Run]:

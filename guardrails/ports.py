@@ -1,7 +1,7 @@
 """The ports of guardrails: what scans a text, and what it finds."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -53,4 +53,21 @@ class Scanner(Protocol):
 
     def scan(self, text: Scanned) -> Sequence[Finding]:
         """Every finding, in order of `begin`."""
+        ...
+
+
+@runtime_checkable
+class Opening(Scanner, Protocol):
+    """A scanner that can also tell where a match may be open, so that a stream passes on what stands in front of that place."""
+
+    before: int
+    """Characters in front of a finding that may decide whether it is one."""
+    stirred_by: str | None
+    """An expression in the syntax of `re`, or None where there is none. Let a text begin where no match is open (`opens_at`) and consist of
+    calm characters (`guardrails.text.CALM`): where the expression does not match in it, no finding begins before the text's last blank,
+    whatever follows. Most text needs no scan for that reason."""
+
+    def opens_at(self, text: Scanned) -> int:
+        """A position in the original: every finding that begins before it is one that `scan` of this text gives, and whatever follows
+        the text makes and unmakes none."""
         ...

@@ -11,9 +11,10 @@ from typing import Final
 
 from guardrails.ports import Finding, Scanned
 from guardrails.rules.gate import Gate
-from guardrails.text import Encoded, decoded_spans
+from guardrails.text import BREAKS, Encoded, decoded_spans, last_break
 
 VERSION: Final = "links 1"
+_BREAKS: Final = BREAKS + "'"
 MARKUP_CHARS: Final = 300
 """How far in front of an address the markup may begin that makes it an image."""
 LOADED_DATA_CHARS: Final = 12
@@ -23,12 +24,13 @@ CLICKED_DATA_CHARS: Final = 160
 
 _GATE: Final = r"(?i:(?:https?|ftps?|wss?):)[/\\]{1,4}|[(\"'=<]\s?[/\\]{2}[A-Za-z0-9\[]|(?i:\bwww\.)[A-Za-z0-9]"
 _ADDRESS: Final = re.compile(
-    r"(?:(?:https?|ftps?|wss?):)?(?:[/\\]{1,4}|(?=www\.))(?P<authority>[^\s/\\?#\"'<>`)]{1,300})(?P<rest>[^\s\"'<>`\\^|]*)", re.IGNORECASE
+    r"(?:(?:https?|ftps?|wss?):)?(?:[/\\]{1,4}|(?=www\.))(?P<authority>[^\s/\\?#\"'<>`)]{1,300})(?P<rest>(?:[^\s\"'<>`\\^|)]|\)(?![\[!(]))*)",
+    re.IGNORECASE,
 )
-_LOADED: Final = re.compile(
-    r"(?:!\[[^\]]*\]\(\s*<?|url\(\s*[\"']?|(?:^|\n)\s{0,3}\[[^\]]{1,80}\]:\s*<?"
-    r"|<(?:img|image|iframe|script|link|video|audio|source|embed|object|svg|use|input|body|table|td|track|frame|meta|base|form)\b[^>]*"
-    r"\b(?:src|srcset|href|data|poster|background|action|content)\s*=\s*[\"']?(?:[^\"'>]*\s)?)$",
+_LOADED: Final = re.compile(r"(?:!\[[^\]]*\]\(\s*<?|url\(\s*[\"']?|(?:^|\n)\s{0,3}\[[^\]]{1,80}\]:\s*<?)$", re.IGNORECASE)
+_LOADING_TAG: Final = re.compile(
+    r"<(?:img|image|iframe|script|link|video|audio|source|embed|object|svg|use|input|body|table|td|track|frame|meta|base|form)\b[^>]*"
+    r"\b(?:src|srcset|href|data|poster|background|action|content)\s*=\s*[\"']?(?:[^\"'>]*\s)?$",
     re.IGNORECASE,
 )
 _OPENERS: Final = ("(", "<", '"', "'", "=", ":", ",")
@@ -54,6 +56,9 @@ class Links:
     """
 
     version = VERSION
+    before = MARKUP_CHARS
+    stirred_by = r":[/\\]|[/\\]{2}|[wW]{3}\."
+    """What an address has before its first blank."""
 
     def __init__(self, rule: str, allow: Iterable[str] = (), *, longest_address: int = 1024) -> None:
         domains = [domain.casefold().rstrip(".") for domain in allow]
@@ -73,6 +78,10 @@ class Links:
     @property
     def longest(self) -> int:
         return self._longest_address + MARKUP_CHARS
+
+    def opens_at(self, text: Scanned) -> int:
+        """An address ends at a blank or a quotation mark."""
+        return last_break(text.original, _BREAKS)
 
     def scan(self, text: Scanned) -> Sequence[Finding]:
         form = text.original
@@ -106,12 +115,22 @@ class Links:
             return None
         before = form[max(0, match.start() - MARKUP_CHARS) : match.start()]
         rest = match["rest"].rstrip(").,;")
-        loaded = before.rstrip()[-1:] in _OPENERS and _LOADED.search(before) is not None
+        loaded = _is_loaded(before)
         data = user + rest.partition("?")[2] + rest.partition("#")[2] * ("?" not in rest)
         limit = LOADED_DATA_CHARS if loaded else CLICKED_DATA_CHARS
         if len(data) >= limit or (loaded and (_SECRET_PLACE.search(rest) or _speaks(user + rest))):
             return "exfiltration"
         return "link" if self._hosts or self._below else None
+
+
+def _is_loaded(before: str) -> bool:
+    """Whether markup in front of an address makes it one that is fetched without a click."""
+    bare = before.rstrip()
+    if bare[-1:] not in _OPENERS:
+        return False
+    if bare.rstrip("<\"' \t\r\n")[-1:] in ("(", ":") and _LOADED.search(before) is not None:
+        return True
+    return "<" in before and _LOADING_TAG.search(before) is not None
 
 
 def _speaks(rest: str) -> bool:
