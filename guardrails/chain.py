@@ -170,12 +170,14 @@ class Chain:
         return "".join(parts)
 
 
-def _stirred(expressions: Sequence[str | None]) -> re.Pattern[str] | None:
+def _stirred(rules: Sequence[tuple[str, str] | None]) -> re.Pattern[str] | None:
     """One expression for all rules of a chain, which also matches where a character stands that normalisation changes."""
-    known = [expression for expression in dict.fromkeys(expressions) if expression is not None]
-    if len(known) < len(set(expressions)) or not known:
+    known = [rule for rule in dict.fromkeys(rules) if rule is not None]
+    if None in rules or not known:
         return None
-    return re.compile("|".join([f"[^{CALM}]", *known]))
+    stirring = re.compile(f"[{''.join([chars for chars, _ in known])}]") if any(chars for chars, _ in known) else None
+    calm = "".join([re.escape(char) for char in map(chr, range(128)) if stirring is None or not stirring.match(char)])
+    return re.compile("|".join([f"[^{calm}{CALM}]", *[expression for _, expression in known if expression]]))
 
 
 def owned(spots: Sequence[Spot], begin: int, end: int) -> list[Run]:

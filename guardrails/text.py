@@ -32,12 +32,12 @@ LATIN1.encoding = re2.Options.Encoding.LATIN1
 LATIN1.log_errors = False
 
 CALM: Final = (
-    r"\x00-\x7f\u00a1-\u00a7\u00a9\u00ab\u00ac\u00ae\u00b0\u00b1\u00b6\u00b7\u00bb\u00bf-\u00de\u00e0-\u012f\u0141-\u0148\u014a-\u017e"
+    r"\u00a1-\u00a7\u00a9\u00ab\u00ac\u00ae\u00b0\u00b1\u00b6\u00b7\u00bb\u00bf-\u00de\u00e0-\u012f\u0141-\u0148\u014a-\u017e"
     r"\u2010\u2012-\u2016\u2018-\u2023\u2030-\u2032\u203b\u20a0-\u20a7\u20a9-\u20c0\u2190-\u21ff\u2500-\u27bf\u3001-\u3029\u3041-\u3096"
     r"\u30a0-\u30fe\u4e00-\u9fff\uac00-\ud7a3\uff01\uff08\uff09\uff0c\uff1b\uff1f\U0001f300-\U0001f6d7\U0001f900-\U0001fa53"
 )
-"""Characters, as the inside of a class of `re`, that normalisation leaves as they are or makes one of `,;!?()`: ASCII, the letters of western
-and central Europe, kana, Han, Hangul, quotation marks, arrows, emoji. What the rules do for ASCII holds where no other character stands."""
+"""Characters, as the inside of a class of `re`, that normalisation leaves as they are or makes one of `,;!?()`, beside
+ASCII: the letters of western and central Europe, kana, Han, Hangul, quotation marks, arrows, emoji. What the rules do for ASCII holds where no other character stands."""
 
 BREAKS: Final = ' \n\t"`'
 """Characters that never join a mark that follows, and that no value of the built-in rules has inside but key blocks and numbers in groups."""

@@ -17,13 +17,14 @@ What is scanned: nothing, where the held text and the piece have only calm chara
 Rules that flag or shadow delay nothing. They see the text when it ends, or whenever `NOTED_CHARS` of it have come.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from guardrails.chain import Chain, Spot, owned
-from guardrails.ports import Scanned
+from guardrails.ports import CALM_RUN, Scanned
 from guardrails.text import WEIGHTLESS
 from guardrails.verdict import Ended, GuardVerdict, Noted
 
@@ -39,6 +40,8 @@ MOST_CALM: Final = 128
 MOST_WEIGHTLESS: Final = 4096
 """Zero-width characters and combining marks that are held in addition. No language has them in such numbers; without a bound, an answer
 of nothing else would be scanned again as a whole with each piece."""
+
+_LONG_RUN: Final = re.compile(rf"\S{{{CALM_RUN}}}").search
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +123,7 @@ class GuardWindow:
         if self._stirred is not None and not self._unscanned and not self._known:
             buffer = self._buffer + piece
             low = self._frontier - self._begin
-            if self._stirred(buffer, low) is None:
+            if self._stirred(buffer, low) is None and (len(buffer) - low < CALM_RUN or _LONG_RUN(buffer, low) is None):
                 cut = max(buffer.rfind(" ", low), buffer.rfind("\n", low))
                 if cut > low:
                     self._buffer = buffer

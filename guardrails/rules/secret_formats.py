@@ -180,7 +180,7 @@ _BLOCK: Final = re.compile(
 )
 
 _BLOCK_HEAD: Final = re.compile(r"-----BEGIN (?:[A-Z0-9 ]{0,60}-{0,4}\Z|[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)")
-_BLOCK_TAIL: Final = re.compile(r"-----(?:E(?:N(?:D(?: [A-Z0-9 ]{0,60}(?:-{0,4})?)?)?)?)?\Z")
+_BLOCK_TAIL: Final = re.compile(r"-----(?:E(?:N(?:D(?: [A-Z0-9 ]{0,60}(?:-{0,5})?)?)?)?)?\Z")
 
 
 def key_block_opens_at(form: str) -> int:
