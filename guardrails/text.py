@@ -36,11 +36,12 @@ CALM: Final = (
     r"\u2010\u2012-\u2016\u2018-\u2023\u2030-\u2032\u203b\u20a0-\u20a7\u20a9-\u20c0\u2190-\u21ff\u2500-\u27bf\u3001-\u3029\u3041-\u3096"
     r"\u30a0-\u30fe\u4e00-\u9fff\uac00-\ud7a3\uff01\uff08\uff09\uff0c\uff1b\uff1f\U0001f300-\U0001f6d7\U0001f900-\U0001fa53"
 )
-"""Characters, as the inside of a class of `re`, that normalisation leaves as they are or makes one of `,;!?()`, beside
-ASCII: the letters of western and central Europe, kana, Han, Hangul, quotation marks, arrows, emoji. What the rules do for ASCII holds where no other character stands."""
+"""Characters beside ASCII, as the inside of a class of `re`, that normalisation leaves as they are or makes one of `,;!?()`: letters of
+western and central Europe, kana, Han, Hangul, quotation marks, arrows, emoji. Where no others stand, what holds for ASCII holds for a text.
+"""
 
 BREAKS: Final = ' \n\t"`'
-"""Characters that never join a mark that follows, and that no value of the built-in rules has inside but key blocks and numbers in groups."""
+"""Characters that never join a mark that follows, and that no value of a built-in rule has inside but key blocks and grouped numbers."""
 
 Span = Callable[[int, int], tuple[int, int]]
 """Maps a span of a form to the span of the original that it was made from."""
@@ -301,7 +302,8 @@ MIN_ESCAPES: Final = 3
 """A span is URL-encoded from this many `%41` on; fewer stand in any link."""
 
 _BASE64: Final = re2.compile(rb"[A-Za-z0-9+/_-]{16,}={0,2}", options=LATIN1)
-_URL: Final = re2.compile(rb"[A-Za-z0-9_.~+&=/:?#%-]{9,}", options=LATIN1)
+_URL_CHARS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~+&=/:?#%-"
+_URL: Final = re.compile(f"[{_URL_CHARS}]+")
 _ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _HEX_DIGITS: Final = b"0123456789abcdef"
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
@@ -348,17 +350,28 @@ def _begin(span: Decoded) -> int:
 
 def _encoded(text: str) -> Iterator[tuple[int, int]]:
     """The spans that may be encoded: URL-encoded ones, then base64 and hexadecimal digits."""
-    encoded = Encoded(text)
     if text.count("%") >= MIN_ESCAPES:
-        for match in _URL.finditer(encoded.data):
-            if match.group().count(b"%") >= MIN_ESCAPES:
-                yield encoded.char(match.start()), encoded.char(match.end())
+        yield from _url_encoded(text)
+    encoded = Encoded(text)
     for match in _BASE64.finditer(encoded.data):
         begin, end = match.span()
         span = encoded.data[begin:end]
         # names of code are the most of what looks like base64: sixteen characters of base64 have a capital letter but for one in 10,000
         if not span.islower() or not span.strip(_HEX_DIGITS):
             yield encoded.char(begin), encoded.char(end)
+
+
+def _url_encoded(text: str) -> Iterator[tuple[int, int]]:
+    """The runs of characters of URLs, of nine or more, with enough `%41` in them; only where such stand the runs are looked at."""
+    done = 0
+    for escape in _ESCAPE.finditer(text):
+        if escape.start() < done:
+            continue
+        begin = done + len(text[done : escape.start()].rstrip(_URL_CHARS))
+        run = _URL.match(text, begin)
+        done = run.end() if run is not None else escape.end()
+        if run is not None and done - begin >= 9 and len(_ESCAPE.findall(text, begin, done)) >= MIN_ESCAPES:
+            yield begin, done
 
 
 def _decoded(written: str, room: int) -> str | None:

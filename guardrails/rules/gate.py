@@ -48,8 +48,3 @@ class Gate:
             begin = match.start()
             yield begin, self.at(data, begin)
             match = self._any.search(data, begin + 1)
-
-    def places(self, data: bytes) -> Iterator[int]:
-        """The places of a rule that has one gate; none inside another one's match."""
-        for match in self._any.finditer(data):
-            yield match.start()

@@ -87,20 +87,21 @@ class Links:
         form = text.original
         encoded = Encoded(form)
         found: list[Finding] = []
-        past = 0
-        for byte in self._gate.places(encoded.data):
-            at = encoded.char(byte)
-            if at < past:
-                continue
+        place = self._gate.first(encoded.data, 0)
+        while place is not None:
+            byte = place[0]
+            opened = at = encoded.char(byte)
             if form[at] in "(\"'=<":
                 at += 1 + form[at + 1].isspace()
             match = _ADDRESS.match(form, at, at + self._longest_address)
             if match is None:
+                place = self._gate.first(encoded.data, byte + 1)
                 continue
-            past = match.end()
             kind = self._judged(form, match)
             if kind is not None:
                 found.append(Finding(self._rule, kind, match.start(), match.end()))
+            # an address inside another one is part of it
+            place = self._gate.first(encoded.data, byte + len(form[opened : match.end()].encode("utf-8", "replace")))
         return found
 
     def allowed(self, host: str) -> bool:

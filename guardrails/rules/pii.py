@@ -29,7 +29,7 @@ from stdnum import iban
 from guardrails.ports import Finding, Scanned
 from guardrails.rules.gate import Gate
 from guardrails.rules.national_ids import CONTEXT_CHARS, ReadyId, ready_ids
-from guardrails.text import BREAKS, Encoded, last_break, plain
+from guardrails.text import Encoded, last_break, plain
 
 VERSION: Final = "pii 2"
 KINDS: Final = ("card", "iban", "phone", "national_id", "email", "ip")
@@ -79,7 +79,7 @@ _NUMBER: Final = re.compile(
 """A date, which is nobody's, and digits alone, for which a word has to speak: the most of what the gates stop at."""
 _ROW_CHARS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ +().\u00a0\u2010\u2011\u2012\u2013/-"
 """Numbers in groups consist of these characters."""
-_ROW: Final = re.compile(r"(?<![A-Z])[A-Z]{2} |[+(]{0,2}\d")
+_ROW: Final = re.compile(r"(?<![A-Z])[A-Z]{2}[ \d]|[+(]{0,2}\d")
 _IBAN_OPEN: Final = re.compile(r"(?<![\w-])[A-Za-z]{2}\d{2}(?:[A-Za-z0-9]{0,30}|(?: [A-Za-z0-9]{4}){0,7} ?[A-Za-z0-9]{0,4})\Z")
 _STIRRED: Final = ("0-9@", ":[0-9A-Fa-f:]|[A-Z][A-Z] ")
 """What a finding has within its characters up to the first blank: a digit, the `@` of an address, a colon of an IP address, or two capital

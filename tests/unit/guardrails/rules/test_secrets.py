@@ -79,3 +79,16 @@ def test_entropy() -> None:
     assert entropy("") == entropy("aaaa") == 0
     assert entropy("abcd" * 4) == 2
     assert len(set(KINDS)) == len(KINDS) >= 50
+
+
+@pytest.mark.parametrize("value", ["MyPassword123!", "securePass123", "user_password_1", "TempPass!2024"])
+def test_the_word_password_with_a_number_behind_it_is_no_password(value: str) -> None:
+    assert not RULE.scan(Text(f"the password is {value} for all"))
+    assert RULE.scan(Text(f"the password is {value[:4]}kT7!wQ2 for all"))
+
+
+def test_a_prefix_inside_another_ones_match_is_tried_too() -> None:
+    """What a scan finds does not depend on where it began."""
+    token = checksummed(random.Random(4), "ghp_")
+    text = f"postgres://{token}:pw@h"
+    assert "github_token" in [f.kind for f in RULE.scan(Text(text))]
