@@ -13,6 +13,7 @@ from guardrails.chain import Chain, ChainRule
 from guardrails.ports import CALM_RUN, Opening, Scanned, Scanner
 from guardrails.rules.links import Links
 from guardrails.rules.national_ids import NATIONAL_IDS
+from guardrails.rules.pattern import Pattern
 from guardrails.rules.pii import Pii
 from guardrails.rules.secrets import Secrets
 from guardrails.rules.words import Words
@@ -27,7 +28,18 @@ LINKS = Links("links", ["ok.example"])
 WORDS = Words("words", ["project codename 7", "project codename 77", "foo bar", "bar"])
 OTHER_WORDS = Words("other", ["Straße", "é clair", "c++"])
 INNER_WORDS = Words("inner", ["ode", "gate"], whole=False)
-RULES: tuple[Scanner, ...] = (SECRETS, PII, EVERYWHERE, LINKS, Links("any"), WORDS, OTHER_WORDS, INNER_WORDS)
+PATTERNS = tuple(
+    Pattern(f"pattern-{count}", pattern, bounded=True)
+    for count, pattern in enumerate(
+        (
+            r"\bPROJ-[0-9]{4,6}\b",
+            r"(?i)emp(?:loyee)? ?id: ?\d{1,3}\b",
+            r"(?P<ship>gate|harbour) (?:opens|master){1,2}",
+            r"é{1,3}[^\s]|x(?-i:Y)?z",
+        )
+    )
+)
+RULES: tuple[Scanner, ...] = (SECRETS, PII, EVERYWHERE, LINKS, Links("any"), WORDS, OTHER_WORDS, INNER_WORDS, *PATTERNS)
 
 PROSE = "The gate opens at nine, and the harbour master notes each ship in the book by the door. “Über Höhen”, she says — twice!\n"
 PERSONAL = (
@@ -47,7 +59,21 @@ ADDRESSES = (
     *("![x](https://evil.example/?q=abcdefghijklmnop)", "[a](https://ok.example/)[b](https://evil.example/x)", "www.evil.example/path"),
     *('<img src="https://evil.example/a?data=0123456789abcdef">', "(//evil.example/x?abcdefghijklmnopqrs)", "\\\\evil.example\\x"),
 )
-PHRASES = ("project codename 7", "project codename 77", "foo bar", "pRoject  codename", "Straße", "c++", "é clair")
+PHRASES = (
+    "PROJ-12345",
+    "EMP id: 12",
+    "gate opens",
+    "harbour mastermaster",
+    "ééx",
+    "xYz",
+    "project codename 7",
+    "project codename 77",
+    "foo bar",
+    "pRoject  codename",
+    "Straße",
+    "c++",
+    "é clair",
+)
 BETWEEN = (
     *(
         " ",
