@@ -83,7 +83,8 @@ class Chain:
         self.before: Final = max([self.longest_closed, *[scanner.before for _, scanner in self.openings]])
         """Characters in front of a finding that a scan for it needs."""
         self.stirred: Final = _stirred([scanner.stirred_by for _, scanner in self.openings]) if not closed else None
-        """What calm text has nothing of; None where a rule has no such expression, so that every text is scanned."""
+        """What calm text has nothing of; None where a rule has no such expression, so that every text is scanned. The first expression is
+        one class of characters, which costs little; only where it matches the second one has to be asked."""
         self._blocking = frozenset(at for at, rule in numbered if rule.mode == "block")
 
     def judge(self, text: str, label: Label | None = None) -> GuardVerdict:
@@ -170,14 +171,21 @@ class Chain:
         return "".join(parts)
 
 
-def _stirred(rules: Sequence[tuple[str, str] | None]) -> re.Pattern[str] | None:
-    """One expression for all rules of a chain, which also matches where a character stands that normalisation changes."""
+def _stirred(rules: Sequence[tuple[str, str, str] | None]) -> tuple[re.Pattern[str], re.Pattern[str]] | None:
+    """The expressions for all rules of a chain, which also match where a character stands that normalisation changes."""
     known = [rule for rule in dict.fromkeys(rules) if rule is not None]
     if None in rules or not known:
         return None
-    stirring = re.compile(f"[{''.join([chars for chars, _ in known])}]") if any(chars for chars, _ in known) else None
-    calm = "".join([re.escape(char) for char in map(chr, range(128)) if stirring is None or not stirring.match(char)])
-    return re.compile("|".join([f"[^{calm}{CALM}]", *[expression for _, expression in known if expression]]))
+    stirring = "".join([chars for chars, _, _ in known])
+    hints = "".join([chars for _, chars, _ in known])
+    either = "|".join([f"[^{_ascii_but(stirring)}{CALM}]", *[expression for _, _, expression in known]])
+    return re.compile(f"[^{_ascii_but(stirring + hints)}{CALM}]"), re.compile(either)
+
+
+def _ascii_but(chars: str) -> str:
+    """All ASCII characters but those of a class, as the inside of a class."""
+    left_out = re.compile(f"[{chars}]") if chars else None
+    return "".join([re.escape(char) for char in map(chr, range(128)) if left_out is None or not left_out.match(char)])
 
 
 def owned(spots: Sequence[Spot], begin: int, end: int) -> list[Run]:

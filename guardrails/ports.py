@@ -66,11 +66,11 @@ class Opening(Scanner, Protocol):
 
     before: int
     """Characters in front of a finding that may decide whether it is one."""
-    stirred_by: tuple[str, str] | None
-    """ASCII characters, as the inside of a class of `re`, and an expression; None where a rule has no such. Let a text begin where no match
-    is open (`opens_at`), with calm characters alone (`guardrails.text.CALM`) and never `CALM_RUN` of them without a blank: where it has
-    none of the characters and no match of the expression, no finding begins before the text's last blank, whatever follows. So most text
-    needs no scan."""
+    stirred_by: tuple[str, str, str] | None
+    """Two sets of ASCII characters, each as the inside of a class of `re`, and an expression of which each match has a character of the
+    second set; None where a rule has no such. Let a text begin where no match is open (`opens_at`), with calm characters alone
+    (`guardrails.text.CALM`) and never `CALM_RUN` of them without a blank: where it has none of the first set and no match of the
+    expression, no finding begins before the text's last blank, whatever follows. So most text needs no scan."""
 
     def opens_at(self, text: Scanned) -> int:
         """A position in the original: every finding that begins before it is one that `scan` of this text gives, and whatever follows

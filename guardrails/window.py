@@ -93,7 +93,7 @@ class GuardWindow:
         self._chain = chain
         self._most_held = most_held
         self._stride = stride
-        self._stirred = None if chain.needs_whole or chain.stirred is None else chain.stirred.search
+        self._stirred = None if chain.needs_whole else chain.stirred
         self._buffer = ""
         self._begin = 0
         """Where the buffer begins in the whole text."""
@@ -123,7 +123,7 @@ class GuardWindow:
         if self._stirred is not None and not self._unscanned and not self._known:
             buffer = self._buffer + piece
             low = self._frontier - self._begin
-            if self._stirred(buffer, low) is None and (len(buffer) - low < CALM_RUN or _LONG_RUN(buffer, low) is None):
+            if _is_calm(self._stirred, buffer, low):
                 cut = max(buffer.rfind(" ", low), buffer.rfind("\n", low))
                 if cut > low:
                     self._buffer = buffer
@@ -286,6 +286,14 @@ class GuardWindow:
     def _after_end(self) -> Released:
         ended, by, _ = self._ended
         return Released("", ended, by) if ended else NOTHING
+
+
+def _is_calm(stirred: tuple[re.Pattern[str], re.Pattern[str]], text: str, low: int) -> bool:
+    """Whether nothing in a text from a place on stirs a rule."""
+    hinted, either = stirred
+    if hinted.search(text, low) is not None and either.search(text, low) is not None:
+        return False
+    return len(text) - low < CALM_RUN or _LONG_RUN(text, low) is None
 
 
 def _back(text: str, end: int, count: int) -> int:

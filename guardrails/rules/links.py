@@ -57,7 +57,7 @@ class Links:
 
     version = VERSION
     before = MARKUP_CHARS
-    stirred_by = ("", r":[/\\]|[/\\][/\\]|[wW][wW][wW]\.")
+    stirred_by = ("", r"/\\.", r":[/\\]|[/\\][/\\]|[wW][wW][wW]\.")
     """What an address has before its first blank."""
 
     def __init__(self, rule: str, allow: Iterable[str] = (), *, longest_address: int = 1024) -> None:

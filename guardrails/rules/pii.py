@@ -81,7 +81,7 @@ _ROW_CHARS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ +().\u00a0\u2010\u2011
 """Numbers in groups consist of these characters."""
 _ROW: Final = re.compile(r"(?<![A-Z])[A-Z]{2}[ \d]|[+(]{0,2}\d")
 _IBAN_OPEN: Final = re.compile(r"(?<![\w-])[A-Za-z]{2}\d{2}(?:[A-Za-z0-9]{0,30}|(?: [A-Za-z0-9]{4}){0,7} ?[A-Za-z0-9]{0,4})\Z")
-_STIRRED: Final = ("0-9@", ":[0-9A-Fa-f:]|[A-Z][A-Z] ")
+_STIRRED: Final = ("0-9@", ":A-Z", ":[0-9A-Fa-f:]|[A-Z][A-Z] ")
 """What a finding has within its characters up to the first blank: a digit, the `@` of an address, a colon of an IP address, or two capital
 letters alone, with which British national insurance numbers begin."""
 _DATE: Final = re.compile(

@@ -19,7 +19,7 @@ BEFORE_CHARS: Final = 160
 _BREAKS: Final = BREAKS + "'"
 _BASIC: Final = "basic "
 """The word behind which eight letters alone may be a secret."""
-_STIRRED: Final = ("0-9@", "[bB][aA][sS][iI][cC] |-----")
+_STIRRED: Final = ("0-9@", r"bB\-", "[bB][aA][sS][iI][cC] |-----")
 """What a secret of less than 16 characters, or the word in front of it, has within the characters up to the next blank: a digit, the `@`
 behind a password, that word, or the beginning of a key block."""
 

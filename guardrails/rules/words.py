@@ -33,7 +33,7 @@ class Words:
     """
 
     version = VERSION
-    stirred_by: tuple[str, str] | None
+    stirred_by: tuple[str, str, str] | None
 
     def __init__(self, rule: str, words: Iterable[str], *, whole: bool = True, kind: str = "word") -> None:
         self._rule = rule
@@ -93,7 +93,7 @@ class Words:
         return [Finding(self._rule, self._kind, *text.span(begin, end)) for begin, end in outer]
 
 
-def _stirred(words: Sequence[str], *, whole: bool) -> tuple[str, str] | None:
+def _stirred(words: Sequence[str], *, whole: bool) -> tuple[str, str, str] | None:
     """The beginnings of words, in both cases; None where there are many, or where one does not begin with an ASCII letter or digit."""
     beginnings = {word.split()[0][:STIRRING_CHARS] for word in words if word[:1].strip()}
     if len(beginnings) > MAX_STIRRING or not all(word[:1].isalnum() and word.isascii() for word in words):
@@ -102,7 +102,8 @@ def _stirred(words: Sequence[str], *, whole: bool) -> tuple[str, str] | None:
         ["".join([f"[{char}{char.upper()}]" if char.isalpha() else re.escape(char) for char in part]) for part in sorted(beginnings)]
     )
     # a character in front that is not ASCII may end in a mark, beside which a word stands alone
-    return "", rf"(?<![A-Za-z0-9_])(?:{either})" if whole else f"(?:{either})"
+    firsts = "".join(sorted({char for part in beginnings for char in (part[0], part[0].upper())}))
+    return "", firsts, rf"(?<![A-Za-z0-9_])(?:{either})" if whole else f"(?:{either})"
 
 
 def _outer_first(place: tuple[int, int]) -> tuple[int, int]:
