@@ -10,6 +10,7 @@ To whom a character belongs is decided by the findings that cover it and by noth
 decide the same without the rest of the text.
 """
 
+import re
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -17,7 +18,8 @@ from typing import Final
 import msgspec
 
 from guardrails.policy import CHANGING, Mode
-from guardrails.ports import Bindable, CallScanner, Scanned, Scanner
+from guardrails.ports import Bindable, CallScanner, Opening, Scanned, Scanner
+from guardrails.text import CALM
 from guardrails.verdict import Ended, GuardVerdict, Noted
 
 Label = Callable[[str, str], str]
@@ -89,6 +91,17 @@ class Chain:
         self.noting: Final = tuple((at, rule.scanner) for at, rule in numbered if rule.mode not in CHANGING)
         self.needs_whole: Final = tuple(scanner.id for _, scanner in self.changing if scanner.longest is None)
         """The rules that change texts and have to see all of a text first: a stream is held until its end, or refused."""
+        self.openings: Final = tuple((at, scanner) for at, scanner in self.changing if isinstance(scanner, Opening))
+        """Those of `changing` that tell where a match may be open."""
+        closed = [scanner.longest or 0 for _, scanner in self.changing if not isinstance(scanner, Opening)]
+        self.longest: Final = max([scanner.longest or 0 for _, scanner in self.changing], default=0)
+        self.longest_closed: Final = max(closed, default=0)
+        """The longest match of those that do not."""
+        self.before: Final = max([self.longest_closed, *[scanner.before for _, scanner in self.openings]])
+        """Characters in front of a finding that a scan for it needs."""
+        self.stirred: Final = _stirred([scanner.stirred_by for _, scanner in self.openings]) if not closed else None
+        """What calm text has nothing of; None where a rule has no such expression, so that every text is scanned. The first expression is
+        one class of characters, which costs little; only where it matches the second one has to be asked."""
         self._blocking = frozenset(at for at, rule in numbered if rule.mode == "block")
 
     def bound(self, system: Sequence[str]) -> "Chain":
@@ -228,6 +241,23 @@ class Chain:
             done = run.end
         parts.append(text[done:limit])
         return "".join(parts)
+
+
+def _stirred(rules: Sequence[tuple[str, str, str] | None]) -> tuple[re.Pattern[str], re.Pattern[str]] | None:
+    """The expressions for all rules of a chain, which also match where a character stands that normalisation changes."""
+    known = [rule for rule in dict.fromkeys(rules) if rule is not None]
+    if None in rules or not known:
+        return None
+    stirring = "".join([chars for chars, _, _ in known])
+    hints = "".join([chars for _, chars, _ in known])
+    either = "|".join([f"[^{_ascii_but(stirring)}{CALM}]", *[expression for _, _, expression in known]])
+    return re.compile(f"[^{_ascii_but(stirring + hints)}{CALM}]"), re.compile(either)
+
+
+def _ascii_but(chars: str) -> str:
+    """All ASCII characters but those of a class, as the inside of a class."""
+    left_out = re.compile(f"[{chars}]") if chars else None
+    return "".join([re.escape(char) for char in map(chr, range(128)) if left_out is None or not left_out.match(char)])
 
 
 def owned(spots: Sequence[Spot], begin: int, end: int) -> list[Run]:

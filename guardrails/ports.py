@@ -1,7 +1,7 @@
 """The ports of guardrails: what scans a text, and what it finds."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -124,4 +124,26 @@ class CallScanner(Protocol):
             name: the tool's name.
             arguments: as the model wrote them, mostly JSON text; None while only the name is known.
         """
+        ...
+
+
+CALM_RUN: Final = 16
+"""So many characters without a blank between them may be a key, whatever they are."""
+
+
+@runtime_checkable
+class Opening(Scanner, Protocol):
+    """A scanner that can also tell where a match may be open, so that a stream passes on what stands in front of that place."""
+
+    before: int
+    """Characters in front of a finding that may decide whether it is one."""
+    stirred_by: tuple[str, str, str] | None
+    """Two sets of ASCII characters, each as the inside of a class of `re`, and an expression of which each match has a character of the
+    second set; None where a rule has no such. Let a text begin where no match is open (`opens_at`), with calm characters alone
+    (`guardrails.text.CALM`) and never `CALM_RUN` of them without a blank: where it has none of the first set and no match of the
+    expression, no finding begins before the text's last blank, whatever follows. So most text needs no scan."""
+
+    def opens_at(self, text: Scanned) -> int:
+        """A position in the original: every finding that begins before it is one that `scan` of this text gives, and whatever follows
+        the text makes and unmakes none."""
         ...

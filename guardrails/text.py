@@ -14,7 +14,7 @@ import base64
 import binascii
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
@@ -30,6 +30,18 @@ LATIN1: Final = re2.Options()
 """For expressions over bytes whose characters are all ASCII."""
 LATIN1.encoding = re2.Options.Encoding.LATIN1
 LATIN1.log_errors = False
+
+CALM: Final = (
+    r"\u00a1-\u00a7\u00a9\u00ab\u00ac\u00ae\u00b0\u00b1\u00b6\u00b7\u00bb\u00bf-\u00de\u00e0-\u012f\u0141-\u0148\u014a-\u017e"
+    r"\u2010\u2012-\u2016\u2018-\u2023\u2030-\u2032\u203b\u20a0-\u20a7\u20a9-\u20c0\u2190-\u21ff\u2500-\u27bf\u3001-\u3029\u3041-\u3096"
+    r"\u30a0-\u30fe\u4e00-\u9fff\uac00-\ud7a3\uff01\uff08\uff09\uff0c\uff1b\uff1f\U0001f300-\U0001f6d7\U0001f900-\U0001fa53"
+)
+"""Characters beside ASCII, as the inside of a class of `re`, that normalisation leaves as they are or makes one of `,;!?()`: letters of
+western and central Europe, kana, Han, Hangul, quotation marks, arrows, emoji. Where no others stand, what holds for ASCII holds for a text.
+"""
+
+BREAKS: Final = ' \n\t"`'
+"""Characters that never join a mark that follows, and that no value of a built-in rule has inside but key blocks and grouped numbers."""
 
 Span = Callable[[int, int], tuple[int, int]]
 """Maps a span of a form to the span of the original that it was made from."""
@@ -69,8 +81,18 @@ _COMPOSING: Final = frozenset(
 ) | {"\uff9e", "\uff9f"}
 """Characters that NFKC may join with the one before: combining marks, vowels and finals of Hangul, half-width voice marks. Above U+1F000
 only variation selectors are marks."""
-_CLUSTERS: Final = regex.compile(r"(?s).[\p{M}\u1160-\u11ff\uff9e\uff9f]{0,31}")
-"""A character with the marks that may join it; 31 bounds what one character can carry, longer runs are cut."""
+_MARKS: Final = r"[\p{M}\u1160-\u11ff\uff9e\uff9f]"
+"""Marks that may join the character before; 31 bounds what one character can carry, longer runs are cut."""
+WEIGHTLESS: Final = regex.compile(
+    r"[[\p{M}\p{Cf}\u115f-\u11ff\u180b-\u180f\u2060-\u206f\u3164\uff9e\uff9f\uffa0\U000e0000-\U000e0fff]--[\U000e0020-\U000e007e]]",
+    regex.VERSION1,
+)
+"""What the forms leave out or join to the character before it: characters without width, combining marks, vowels and finals of
+Hangul, half-width voice marks. Tag characters stand for ASCII, so they take room."""
+
+_OTHER: Final = re.compile(r"[^\x00-\x7f]")
+_MAX_REPLACED: Final = 24
+"""Characters of a text that are replaced one after the other, each in one pass over the text; more cost less in a pass by characters."""
 _MAX_KEPT: Final = 1 << 16
 """Characters whose forms are remembered, so that a table stays under about 10 MB whatever callers send."""
 
@@ -93,14 +115,14 @@ class _Table(dict[str, str]):
     def __init__(self, alike: Mapping[str, str], *, casefolds: bool) -> None:
         super().__init__()
         self._alike = alike
-        self._casefolds = casefolds
+        self.casefolds: Final = casefolds
 
     def __missing__(self, cluster: str) -> str:
         form = unicodedata.normalize("NFKC", cluster)
-        if self._casefolds:
+        if self.casefolds:
             form = unicodedata.normalize("NFKC", form.casefold())
         form = "".join([_mapped(char, self._alike) for char in form])
-        if self._casefolds:
+        if self.casefolds:
             form = form.lower()  # tag characters of capital letters
         if len(cluster) == 1 and len(self) < _MAX_KEPT:
             self[cluster] = form
@@ -116,42 +138,73 @@ def _same(begin: int, end: int) -> tuple[int, int]:
 
 
 def _form(text: str, table: _Table) -> tuple[str, Span]:
-    chars = set(text)
-    if not chars.isdisjoint(_COMPOSING):
-        return _form_of_clusters(text, table)
-    form = "".join([table[char] for char in text])
+    others = _OTHER.findall(text)
+    chars = set(others)
+    dense = len(others) > len(text) // 4
+    if chars.isdisjoint(_COMPOSING):
+        form = _joined(text, table, chars, dense=dense)
+        odd = "".join([char for char in chars if len(table[char]) != 1])
+        if not odd:
+            return form, _same
+        places = [match.start() for match in re.finditer(f"[{re.escape(odd)}]", text)]
+        return form, _span([(at, 1, len(table[text[at]])) for at in places])
+    # characters that marks may join become one part of the form together; what stands between them is done as above
+    parts: list[str] = []
+    irregular: list[tuple[int, int, int]] = []
     odd = "".join([char for char in chars if len(table[char]) != 1])
-    if not odd:
-        return form, _same
-    # each character beside the odd ones is one character of the form, so that only the places of odd ones are noted
-    places = [match.start() for match in re.finditer(f"[{re.escape(odd)}]", text)]
-    lengths = [len(table[text[place]]) for place in places]
-    starts = [place + shift for place, shift in zip(places, accumulate((n - 1 for n in lengths), initial=0), strict=False)]
+    special = regex.compile(rf"(?s)[{regex.escape(odd)}]{_MARKS}{{0,31}}|.{_MARKS}{{1,31}}" if odd else rf"(?s).{_MARKS}{{1,31}}")
+    done = 0
+    for match in special.finditer(text):
+        begin, end = match.span()
+        if begin > done:
+            parts.append(_joined(text[done:begin], table, chars, dense=dense))
+        part = table[match.group()]
+        parts.append(part)
+        irregular.append((begin, end - begin, len(part)))
+        done = end
+    parts.append(_joined(text[done:], table, chars, dense=dense))
+    return "".join(parts), _span(irregular)
 
-    def origin(at: int) -> int:
+
+def _joined(text: str, table: _Table, chars: set[str], *, dense: bool) -> str:
+    """The forms of characters that no mark joins, one after the other."""
+    folds = table.casefolds
+    if text.isascii():
+        return text.lower() if folds else text
+    # the capital sigma is lowered by its place in the word; the table folds both small ones into one
+    changed = [char for char in chars if table[char] != (char.lower() if folds else char) or char == "\u03a3"]
+    if dense or len(changed) > _MAX_REPLACED:
+        return "".join([table[char] for char in text])
+    # what a character becomes never changes a second time, so that one may be replaced after the other
+    for char in changed:
+        text = text.replace(char, table[char])
+    return text.lower() if folds else text
+
+
+def _span(irregular: list[tuple[int, int, int]]) -> Span:
+    """Maps spans of a form in which every character beside some parts is one character of the original.
+
+    Args:
+        irregular: these parts in order, each with its begin and its length in the original and its length in the form.
+    """
+    places, lengths, becoming = ([part[at] for part in irregular] for at in range(3))
+    shifts = accumulate((new - old for old, new in zip(lengths, becoming, strict=True)), initial=0)
+    starts = [place + shift for place, shift in zip(places, shifts, strict=False)]
+
+    def origin(at: int) -> tuple[int, int]:
         last = bisect_right(starts, at) - 1
         if last < 0:
-            return at
-        return places[last] + max(0, at - starts[last] - lengths[last] + 1)
+            return at, at + 1
+        within = at - starts[last] - becoming[last]
+        if within < 0:
+            return places[last], places[last] + lengths[last]
+        return places[last] + lengths[last] + within, places[last] + lengths[last] + within + 1
 
     def span(begin: int, end: int) -> tuple[int, int]:
-        first = origin(begin)
-        return first, origin(end - 1) + 1 if end > begin else first
+        first = origin(begin)[0]
+        return first, max(first, origin(end - 1)[1]) if end > begin else first
 
-    return form, span
-
-
-def _form_of_clusters(text: str, table: _Table) -> tuple[str, Span]:
-    clusters = _CLUSTERS.findall(text)
-    parts = [table[cluster] for cluster in clusters]
-    origins = list(accumulate(map(len, clusters), initial=0))
-    starts = list(accumulate(map(len, parts), initial=0))
-
-    def span(begin: int, end: int) -> tuple[int, int]:
-        first = origins[bisect_right(starts, begin) - 1]
-        return first, max(first, origins[bisect_left(starts, end)])
-
-    return "".join(parts), span
+    return span
 
 
 class Text(Scanned):
@@ -219,6 +272,11 @@ def held_from(text: Scanned, at: int) -> int:
     return max(0, last) if at >= len(text.folded) else min(last, text.span(at, at + 1)[0])
 
 
+def last_break(form: str, breaks: str = BREAKS) -> int:
+    """Where the last of some characters stands; 0 where none does."""
+    return max(0, *map(form.rfind, breaks))
+
+
 class Encoded:
     """A form as UTF-8, for automata that read bytes, with the way back from bytes to characters.
 
@@ -266,7 +324,8 @@ MIN_ESCAPES: Final = 3
 """A span is URL-encoded from this many `%41` on; fewer stand in any link."""
 
 _BASE64: Final = re2.compile(rb"[A-Za-z0-9+/_-]{16,}={0,2}", options=LATIN1)
-_URL: Final = re2.compile(rb"[A-Za-z0-9_.~+&=/:?#%-]{9,}", options=LATIN1)
+_URL_CHARS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~+&=/:?#%-"
+_URL: Final = re.compile(f"[{_URL_CHARS}]+")
 _ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _HEX_DIGITS: Final = b"0123456789abcdef"
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
@@ -313,17 +372,28 @@ def _begin(span: Decoded) -> int:
 
 def _encoded(text: str) -> Iterator[tuple[int, int]]:
     """The spans that may be encoded: URL-encoded ones, then base64 and hexadecimal digits."""
-    encoded = Encoded(text)
     if text.count("%") >= MIN_ESCAPES:
-        for match in _URL.finditer(encoded.data):
-            if match.group().count(b"%") >= MIN_ESCAPES:
-                yield encoded.char(match.start()), encoded.char(match.end())
+        yield from _url_encoded(text)
+    encoded = Encoded(text)
     for match in _BASE64.finditer(encoded.data):
         begin, end = match.span()
         span = encoded.data[begin:end]
         # names of code are the most of what looks like base64: sixteen characters of base64 have a capital letter but for one in 10,000
         if not span.islower() or not span.strip(_HEX_DIGITS):
             yield encoded.char(begin), encoded.char(end)
+
+
+def _url_encoded(text: str) -> Iterator[tuple[int, int]]:
+    """The runs of characters of URLs, of nine or more, with enough `%41` in them; only where such stand the runs are looked at."""
+    done = 0
+    for escape in _ESCAPE.finditer(text):
+        if escape.start() < done:
+            continue
+        begin = done + len(text[done : escape.start()].rstrip(_URL_CHARS))
+        run = _URL.match(text, begin)
+        done = run.end() if run is not None else escape.end()
+        if run is not None and done - begin >= 9 and len(_ESCAPE.findall(text, begin, done)) >= MIN_ESCAPES:
+            yield begin, done
 
 
 def _decoded(written: str, room: int) -> str | None:

@@ -5,47 +5,43 @@ text that `Chain.judge` passes of the whole, however it was cut into pieces, whe
 on nothing but the `longest` characters around it. A rule that takes matches one after the other is local unless they can overlap
 (`[0-9]{4}` in a long row of digits); of such a row the whole text and a stream may show different characters, each of no match.
 
-What is held back: the last `longest` characters. One less could still belong to a match, and the last character is not known while a
-combining mark may follow it. Characters that normalisation removes or joins to others (zero-width ones, combining marks) are held in
-addition, so that a value with such characters inside is held as well. A scanner that knows where a match may be open (`Opening`) holds
-less: the text before the open place is released at once. What is scanned with each piece: the held characters, `longest` characters
-before them, and the piece; so at most 2 * longest + len(piece) where nothing zero-width stands there, whatever came before.
+What is held back: where every rule tells where a match may be open (`Opening`), the text from that place on, which in prose is the last
+word. For a rule that does not, the last `longest` characters: one less could still belong to a match, and the last character is not known
+while a combining mark may follow it. Characters that normalisation removes or joins to others (zero-width ones, combining marks) are held
+in addition, so that a value with such characters inside is held as well.
+
+What is scanned: nothing, where the held text and the piece have only calm characters and nothing in them stirs a rule
+(`Opening.stirred_by`). Else the held characters, as many before them as a finding depends on, and the piece: at most
+`longest + before + len(piece)` where nothing zero-width stands there, whatever came before.
 
 Rules that flag or shadow delay nothing. They see the text when it ends, or whenever `NOTED_CHARS` of it have come.
 """
 
-from typing import Final, Protocol, runtime_checkable
+import re
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
-import regex
 
 from guardrails.chain import Chain, Spot, owned
-from guardrails.ports import Scanned, Scanner
+from guardrails.ports import CALM_RUN, Scanned
+from guardrails.text import WEIGHTLESS
 from guardrails.verdict import Ended, GuardVerdict, Noted
 
 NOTED_CHARS: Final = 256 * 1024
 """Characters that flagging and shadow rules look at in one go. A finding that lies across two of these parts is not noted."""
 
+MOST_BEHIND: Final = 1024
+"""Characters in front of the held ones that are kept before they are cut to what a scan needs; cutting them each time costs more."""
+
+MOST_CALM: Final = 128
+"""Characters without a blank that are held without a scan; more are scanned, so that a rule can say what is open."""
+
 MOST_WEIGHTLESS: Final = 4096
 """Zero-width characters and combining marks that are held in addition. No language has them in such numbers; without a bound, an answer
 of nothing else would be scanned again as a whole with each piece."""
 
-_WEIGHTLESS: Final = regex.compile(
-    r"[[\p{M}\p{Cf}\u115f-\u11ff\u180b-\u180f\u2060-\u206f\u3164\uff9e\uff9f\uffa0\U000e0000-\U000e0fff]--[\U000e0020-\U000e007e]]",
-    regex.VERSION1,
-)
-"""What `guardrails.text` leaves out or joins to the character before it: characters without width, combining marks, vowels and finals of
-Hangul, half-width voice marks. Tag characters stand for ASCII, so they take room."""
-
-
-@runtime_checkable
-class Opening(Scanner, Protocol):
-    """A scanner that can also tell where a match may be open."""
-
-    def opens_at(self, text: Scanned) -> int:
-        """A position in the original: every finding that begins before it is one that `scan` of this text gives, and whatever follows
-        the text makes and unmakes none."""
-        ...
+_LONG_RUN: Final = re.compile(rf"\S{{{CALM_RUN}}}").search
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
@@ -82,15 +78,13 @@ class GuardWindow:
         "_findings",
         "_frontier",
         "_known",
-        "_longest",
         "_most_held",
         "_noted_chars",
         "_noted_from",
-        "_openings",
         "_owner",
         "_owner_end",
         "_parts",
-        "_plain_longest",
+        "_stirred",
         "_stride",
         "_to_note",
         "_unscanned",
@@ -100,9 +94,7 @@ class GuardWindow:
         self._chain = chain
         self._most_held = most_held
         self._stride = stride
-        self._openings = [(at, scanner) for at, scanner in chain.changing if isinstance(scanner, Opening)]
-        self._longest = max([scanner.longest or 0 for _, scanner in chain.changing], default=0)
-        self._plain_longest = max([scanner.longest or 0 for _, scanner in chain.changing if not isinstance(scanner, Opening)], default=0)
+        self._stirred = None if chain.needs_whole else chain.stirred
         self._buffer = ""
         self._begin = 0
         """Where the buffer begins in the whole text."""
@@ -131,6 +123,20 @@ class GuardWindow:
             self._gather(piece)
         if not self._chain.changing:
             return Released(piece)
+        if self._stirred is not None and not self._unscanned and not self._known:
+            buffer = self._buffer + piece
+            low = self._frontier - self._begin
+            if _is_calm(self._stirred, buffer, low):
+                cut = max(buffer.rfind(" ", low), buffer.rfind("\n", low))
+                if cut > low:
+                    self._buffer = buffer
+                    self._frontier += cut - low
+                    if cut > MOST_BEHIND:
+                        self._trim()
+                    return Released(buffer[low:cut])
+                if len(buffer) - low <= MOST_CALM:
+                    self._buffer = buffer
+                    return NOTHING
         self._unscanned += len(piece)
         if self._chain.needs_whole:
             self._parts.append(piece)
@@ -182,9 +188,11 @@ class GuardWindow:
             refuser = chain.refuser(failed)
             if refuser is not None:
                 return self._cut("unavailable", refuser, None)
-        decided = begin + len(buffer) if final else max(frontier, begin + self._decided(scanned))
+        closed = {} if final else self._closed(scanned)
+        least = min(closed.values(), default=len(buffer))
+        decided = begin + len(buffer) if final else max(frontier, begin + least)
         if spots or self._known:
-            text, block, doomed = self._resolved(spots, decided)
+            text, block, doomed = self._resolved(spots, decided, closed)
             if block is not None:
                 self._cut("block", chain.rules[block.at].scanner.id, block.begin)
                 return Released(text, *self._ended[:2])
@@ -192,12 +200,12 @@ class GuardWindow:
             text, doomed = buffer[frontier - begin : decided - begin], ""
         self._frontier = decided
         self._trim()
-        if begin + len(buffer) - decided > min(self._most_held, self._longest + MOST_WEIGHTLESS) and not final:
+        if begin + len(buffer) - decided > min(self._most_held, chain.longest + MOST_WEIGHTLESS) and not final:
             cut = self._cut("too_long", "", None)
             return Released(text, cut.ended)
         return Released(text, doomed=doomed) if text or doomed else NOTHING
 
-    def _resolved(self, spots: list[Spot], decided: int) -> tuple[str, Spot | None, str]:
+    def _resolved(self, spots: list[Spot], decided: int, closed: Mapping[int, int]) -> tuple[str, Spot | None, str]:
         """The text up to the place that is decided, the finding that cuts it, and the rule that will cut it later."""
         chain, frontier = self._chain, self._frontier
         known = self._known
@@ -210,7 +218,9 @@ class GuardWindow:
         text = self._changed(chain.edits(known), limit)
         doomed = ""
         if block is None:
-            later = chain.first_block([spot for spot in spots if spot.begin >= decided and self._is_sure(spot)])
+            later = chain.first_block(
+                [spot for spot in spots if spot.begin >= decided and spot.begin - self._begin < closed.get(spot.at, 0)]
+            )
             doomed = "" if later is None else chain.rules[later.at].scanner.id
         return text, block, doomed
 
@@ -228,28 +238,22 @@ class GuardWindow:
         parts.append(self._buffer[done - begin : limit - begin])
         return "".join(parts)
 
-    def _is_sure(self, spot: Spot) -> bool:
-        """Whether nothing that follows can unmake a finding: all that its rule looks at has come, and one character more."""
-        longest = self._chain.rules[spot.at].scanner.longest
-        return longest is not None and spot.begin - self._begin < _back(self._buffer, len(self._buffer), longest)
-
-    def _decided(self, scanned: Scanned) -> int:
-        """The position in the buffer before which no finding can begin that the scan did not give."""
-        buffer = self._buffer
+    def _closed(self, scanned: Scanned) -> dict[int, int]:
+        """For each rule by its place in the chain, the position in the buffer before which no finding begins that the scan did not give,
+        and nothing that follows unmakes one."""
+        chain, buffer = self._chain, self._buffer
         length = len(buffer)
-        decided = _back(buffer, length, self._plain_longest) if self._plain_longest else length
-        for at, scanner in self._openings:
-            held = _back(buffer, length, scanner.longest or 0)
+        closed = {at: _back(buffer, length, scanner.longest or 0) for at, scanner in chain.changing}
+        for at, scanner in chain.openings:
             try:
-                held = max(held, min(scanner.opens_at(scanned), length))
+                closed[at] = max(closed[at], min(scanner.opens_at(scanned), length))
             except Exception:  # noqa: BLE001 - without this answer the window holds what it holds for any other rule
                 self._failed.add(at)
-            decided = min(decided, held)
-        return decided
+        return closed
 
     def _trim(self) -> None:
-        """Forget what no scan needs any more: all but `longest` characters before the frontier."""
-        keep = _back(self._buffer, self._frontier - self._begin, self._longest)
+        """Forget what no scan needs any more: all but the characters before the frontier that findings behind it depend on."""
+        keep = _back(self._buffer, self._frontier - self._begin, self._chain.before)
         if keep > 0:
             self._buffer = self._buffer[keep:]
             self._begin += keep
@@ -288,15 +292,23 @@ class GuardWindow:
         return Released("", ended, by) if ended else NOTHING
 
 
+def _is_calm(stirred: tuple[re.Pattern[str], re.Pattern[str]], text: str, low: int) -> bool:
+    """Whether nothing in a text from a place on stirs a rule."""
+    hinted, either = stirred
+    if hinted.search(text, low) is not None and either.search(text, low) is not None:
+        return False
+    return len(text) - low < CALM_RUN or _LONG_RUN(text, low) is None
+
+
 def _back(text: str, end: int, count: int) -> int:
     """The place from which `count` characters that take room stand before `end`; 0 where there are not so many."""
     at = end - count
     if at <= 0:
         return 0
-    if text.isascii() or _WEIGHTLESS.search(text, 0, end) is None:
+    if text.isascii() or WEIGHTLESS.search(text, 0, end) is None:
         return at
     at = end
     while at > 0 and count > 0:
         at -= 1
-        count -= _WEIGHTLESS.match(text, at) is None
+        count -= WEIGHTLESS.match(text, at) is None
     return at

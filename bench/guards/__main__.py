@@ -161,10 +161,10 @@ def attacks(data: Path, rows: list[Row]) -> tuple[str, dict[str, float]]:
     return "\n".join(lines), recalls
 
 
-def texts_of(data: Path, *, ascii_: bool, count: int) -> list[str]:
+def texts_of(data: Path, *, ascii_: bool, count: int, size: int = SIZE) -> list[str]:
     """Texts of 8,192 characters from agent sessions, ASCII or not."""
     whole = "\n".join(text for text in sets.honest(data, "agent sessions") if text.isascii() is ascii_)
-    return [whole[at : at + SIZE] for at in range(0, len(whole) - SIZE, SIZE)][:count]
+    return [whole[at : at + size] for at in range(0, len(whole) - size, size)][:count]
 
 
 def cost(data: Path, count: int, rows: list[Row]) -> tuple[str, dict[str, float]]:
@@ -186,6 +186,16 @@ def cost(data: Path, count: int, rows: list[Row]) -> tuple[str, dict[str, float]
                 Row(metric="ms_per_8kib", subject=f"{name}, {kind}, p99", value=round(both[f"{name} {kind}"], 4), unit="ms", n=len(times))
             )
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    cells = []
+    for kind in samples:
+        long = texts_of(data, ascii_=kind == "ascii", count=count // 8, size=8 * SIZE)
+        times = [min(_once(chosen["all"], text) for _ in range(5)) * 1000 for text in long]
+        cells += [f"{percentile(times, share):.2f}" for share in (0.5, 0.99)]
+        both[f"64 KiB {kind}"] = percentile(times, 0.99)
+        rows.append(
+            Row(metric="ms_per_64kib", subject=f"all, {kind}, p99", value=round(both[f"64 KiB {kind}"], 4), unit="ms", n=len(times))
+        )
+    lines.append(f"| all, of 65,536 characters | {' | '.join(cells)} |")
     return "\n".join(lines), both
 
 
@@ -212,8 +222,9 @@ def missed(figures: dict[str, dict[str, float]]) -> str:
     short += [
         f"{name}: {value:.2f} ms of 8 KiB at p99 (goal {GOALS['ms ' + name.rpartition(' ')[2]]:.0f})"
         for name, value in ms.items()
-        if name.startswith(("all", "secrets and")) and value > GOALS["ms " + name.rpartition(" ")[2]]
+        if name.startswith(("all ", "secrets and")) and value > GOALS["ms " + name.rpartition(" ")[2]]
     ]
+    short += [f"{name}: {value:.2f} ms at p99 (goal 5)" for name, value in ms.items() if name.startswith("64 KiB") and value > 5]
     return "Missed: " + ("; ".join(short) or "nothing") + "."
 
 

@@ -152,6 +152,15 @@ class Canary:
             places.update([span(*form.origin(*place)) for place in needles.places(form)])
         return [Finding(self._rule, "canary", begin, end) for begin, end in sorted(places)]
 
+    @property
+    def before(self) -> int:
+        return self.longest
+
+    @property
+    def stirred_by(self) -> None:
+        """None: what such a rule looks for may begin with any character."""
+        return None
+
     def opens_at(self, text: Scanned) -> int:
         """Where a token may have begun that goes on behind the text."""
         folded = text.folded

@@ -42,12 +42,14 @@ class Gate:
         return found or []
 
     def hits(self, data: bytes) -> Iterator[tuple[int, list[int]]]:
-        """All places that do not overlap, each with its gates."""
-        for match in self._any.finditer(data):
+        """All places, in order, each with its gates; a place inside another one's match too."""
+        match = self._any.search(data)
+        while match is not None:
             begin = match.start()
             yield begin, self.at(data, begin)
+            match = self._any.search(data, begin + 1)
 
     def places(self, data: bytes) -> Iterator[int]:
-        """The same for a rule that has one gate."""
+        """All places that do not overlap."""
         for match in self._any.finditer(data):
             yield match.start()

@@ -17,9 +17,10 @@ from typing import Final
 
 from guardrails.ports import Finding, Scanned
 from guardrails.rules.gate import Gate
-from guardrails.text import Encoded, decoded_spans
+from guardrails.text import BREAKS, Encoded, decoded_spans, last_break
 
 VERSION: Final = "links 2"
+_BREAKS: Final = BREAKS + "'"
 MARKUP_CHARS: Final = 300
 """How far in front of an address the markup may begin that makes it an image."""
 LOADED_DATA_CHARS: Final = 12
@@ -30,7 +31,8 @@ CLICKED_DATA_CHARS: Final = 160
 _GATE: Final = r"(?i:(?:https?|ftps?|wss?):)[/\\]{1,4}|(?:[(\"'=<]|\]:|[0-9][wx],)\s{0,4}[/\\]{2}[A-Za-z0-9\[]|(?i:\bwww\.)[A-Za-z0-9]"
 """Addresses with a scheme, those without one where markup has an address, and names that begin with `www`."""
 _ADDRESS: Final = re.compile(
-    r"(?:(?:https?|ftps?|wss?):)?(?:[/\\]{1,4}|(?=www\.))(?P<authority>[^\s/\\?#\"'<>`)]{1,300})(?P<rest>[^\s\"'<>`\\^|]*)", re.IGNORECASE
+    r"(?:(?:https?|ftps?|wss?):)?(?:[/\\]{1,4}|(?=www\.))(?P<authority>[^\s/\\?#\"'<>`)]{1,300})(?P<rest>(?:[^\s\"'<>`\\^|)]|\)(?![\[!(]))*)",
+    re.IGNORECASE,
 )
 
 
@@ -92,6 +94,9 @@ class Links:
     """
 
     version = VERSION
+    before = MARKUP_CHARS
+    stirred_by = ("", r"/\\.&", r":[/\\]|[/\\][/\\]|[wW][wW][wW]\.|&")
+    """What an address has before its first blank; `&` begins an entity."""
 
     def __init__(self, rule: str, allow: Iterable[str] = (), *, longest_address: int = 1024) -> None:
         self._hosts: dict[str, list[str]] = {}
@@ -119,6 +124,10 @@ class Links:
     @property
     def longest(self) -> int:
         return self._longest_address + MARKUP_CHARS
+
+    def opens_at(self, text: Scanned) -> int:
+        """An address ends at a blank or a quotation mark."""
+        return last_break(text.original, _BREAKS)
 
     def scan(self, text: Scanned) -> Sequence[Finding]:
         form = text.original

@@ -142,6 +142,87 @@ def width(pattern: str) -> Width:
     return _Reader(pattern).whole()
 
 
+class _Part(msgspec.Struct, frozen=True, gc=False):
+    """A part of an expression."""
+
+    whole: str
+    begun: str | None
+    """Matches whatever a match of the part may begin with, nothing and all of it included; None where the part matches no character."""
+
+
+class _Unclear(Exception):
+    """An expression whose beginnings are not told: it has a part that is rarely written."""
+
+
+class _Beginnings:
+    """Reads an expression that RE2 has accepted, and makes one for the beginnings of its matches."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._at = 0
+
+    def whole(self) -> str:
+        part = self._either()
+        if self._at < len(self._pattern):
+            raise _Unclear
+        return part.begun or ""
+
+    def _either(self) -> _Part:
+        parts = [self._sequence()]
+        while self._pattern.startswith("|", self._at):
+            self._at += 1
+            parts.append(self._sequence())
+        return _Part("|".join([part.whole for part in parts]), "|".join([part.begun or "" for part in parts]))
+
+    def _sequence(self) -> _Part:
+        parts = []
+        while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
+            parts.append(self._repeated())
+        begun = ""
+        for part in reversed(parts):
+            if part.begun is not None:
+                begun = f"(?:{part.begun}|{part.whole}{begun})" if begun else f"(?:{part.begun})"
+            elif part.whole.startswith("(?"):
+                begun = part.whole + begun  # flags hold for what follows
+        return _Part("".join([part.whole for part in parts]), begun)
+
+    def _repeated(self) -> _Part:
+        part = self._atom()
+        while (match := _QUANTIFIER.match(self._pattern, self._at)) is not None:
+            self._at = match.end()
+            sign, least, comma, most = match.groups()
+            if part.begun is None:
+                raise _Unclear
+            many = (int(most) if most else None if comma else int(least)) if least is not None else 1 if sign == "?" else None
+            before = f"{{0,{many - 1}}}" if many else "*" if many is None else "{0}"
+            part = _Part(f"(?:{part.whole}){match.group()}", f"(?:{part.whole}){before}(?:{part.begun})")
+        return part
+
+    def _atom(self) -> _Part:
+        pattern, begin = self._pattern, self._at
+        char = pattern[begin]
+        if char == "(":
+            return self._group()
+        if char in "^$" or pattern.startswith((r"\Q", r"\A", r"\z", r"\C"), begin):
+            raise _Unclear
+        match = _CLASS.match(pattern, begin) if char == "[" else _ESCAPE.match(pattern, begin) if char == "\\" else None
+        self._at = match.end() if match is not None else begin + 1
+        written = pattern[begin : self._at]
+        return _Part(written, None) if written in (r"\b", r"\B") else _Part(written, f"{written}|")
+
+    def _group(self) -> _Part:
+        flags = _FLAGS.match(self._pattern, self._at)
+        if flags is not None:
+            self._at = flags.end()
+            return _Part(flags.group(), None)
+        opened = _GROUP.match(self._pattern, self._at)
+        head = opened.group() if opened is not None and opened.group().endswith(":") else "(?:"
+        self._at = opened.end() if opened is not None else self._at + 1
+        part = self._either()
+        self._at += 1
+        return _Part(f"{head}{part.whole})", f"{head}{part.begun})")
+
+
 class Pattern:
     """Finds what a tenant's regular expression matches, in the original text.
 
@@ -157,6 +238,7 @@ class Pattern:
     """
 
     version = VERSION
+    stirred_by = None
 
     def __init__(self, rule: str, pattern: str, *, ignore_case: bool = False, bounded: bool = False, kind: str = "pattern") -> None:
         if len(pattern) > MAX_CHARS:
@@ -175,13 +257,18 @@ class Pattern:
             raise ValueError(
                 f"the pattern is too large ({self._expression.programsize} instructions; at most {MAX_PROGRAM}); write smaller repetitions"
             )
-        self._width = width(pattern)
+        try:
+            self._width = width(pattern)
+        except RecursionError:
+            raise ValueError("the pattern nests its groups too deeply; write fewer parentheses inside one another") from None
         if self._width.least == 0:
             raise ValueError("the pattern matches the empty text, which is everywhere; write one that needs at least one character")
         if bounded:
             _check_bound(pattern, self._width)
         self._rule = rule
         self._kind = kind
+        self._begun = _compiled_beginnings(pattern, options) if self._width.most is not None else None
+        self.before = self.longest or 0
 
     @property
     def id(self) -> str:
@@ -192,6 +279,16 @@ class Pattern:
         """The longest match, and one character on either side for word boundaries."""
         return None if self._width.most is None else self._width.most + 2
 
+    def opens_at(self, text: Scanned) -> int:
+        """The first place from which the text may be the beginning of a match; 0 where that is not known."""
+        if self._begun is None:
+            return 0
+        original = text.original
+        low = max(0, len(original) - (self.longest or 0))
+        encoded = Encoded(original[low:])
+        match = self._begun.search(encoded.data)
+        return 0 if match is None else low + encoded.char(match.start())
+
     def scan(self, text: Scanned) -> Sequence[Finding]:
         encoded = Encoded(text.original)
         return [
@@ -199,6 +296,15 @@ class Pattern:
             for match in self._expression.finditer(encoded.data)
             if match.end() > match.start()
         ]
+
+
+def _compiled_beginnings(pattern: str, options: re2.Options) -> re2._Regexp | None:
+    """An expression for a text's end that may be the beginning of a match; None where there is none, or where it is too large."""
+    try:
+        compiled = re2.compile(f"(?:{_Beginnings(pattern).whole()})\\z".encode(), options=options)
+    except (_Unclear, RecursionError, re2.error):
+        return None
+    return compiled if compiled.programsize <= 2 * MAX_PROGRAM else None
 
 
 def _refused(pattern: str, error: re2.error) -> str:

@@ -7,23 +7,31 @@
 | `phone` | `phonenumbers.is_valid_number` | with `+`, or grouped and valid in a region of the policy |
 | `national_id` | `guardrails.rules.national_ids` | ids with letters or punctuation of their own |
 | `email` | form; file names and user names of URLs are none | yes |
-| `ip` | `ipaddress`; loopback, unspecified and version numbers are none | yes |
+| `ip` | `ipaddress`; loopback, unspecified, private and link-local addresses and version numbers are none | yes |
+
+What nobody has is none: a card whose digits count up and down, and an address in a domain that is reserved for examples under a name that
+stands for any (`your_email@example.com`). Published test cards, other addresses of such domains and the IP addresses of documentation are
+findings, because operators try their rules with them.
 """
 
 import ipaddress
 import re
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Final
 
 import phonenumbers
+import re2
 from stdnum import iban
 
 from guardrails.ports import Finding, Scanned
 from guardrails.rules.gate import Gate
 from guardrails.rules.national_ids import CONTEXT_CHARS, ReadyId, ready_ids
-from guardrails.text import Encoded, plain
+from guardrails.text import Encoded, last_break, plain
 
-VERSION: Final = "pii 1"
+VERSION: Final = "pii 2"
 KINDS: Final = ("card", "iban", "phone", "national_id", "email", "ip")
 DEFAULT_REGIONS: Final = ("US", "CA", "GB", "IE", "DE", "AT", "CH", "FR", "BE", "NL", "ES", "IT", "AU", "IN", "BR")
 """Countries of a rule that names none."""
@@ -31,13 +39,16 @@ DEFAULT_REGIONS: Final = ("US", "CA", "GB", "IE", "DE", "AT", "CH", "FR", "BE", 
 _LONGEST: Final = {"card": 24, "iban": 44, "phone": 32, "national_id": 24, "email": 165, "ip": 45}
 """Characters of one finding, at most."""
 _AROUND: Final = CONTEXT_CHARS + 2
+BEFORE_CHARS: Final = 128
+"""How far in front of a finding stands what decides about it: a word that says what a number is, the beginning of a URL."""
 
 _GATES: Final = {
     "card": r"\b[1-6][0-9]{3}[ -]?[0-9]{4,6}[ -]?[0-9]{4,6}",
     "iban": r"\b[A-Za-z]{2}[0-9]{2} ?[A-Za-z0-9]{4} ?[A-Za-z0-9]{4}",
     "phone": r"[+(]?[0-9](?:[ ()./-]{0,2}[0-9]){6}",
     "email": r"[\w.%+'-]+@[\w]",
-    "ip": r"\b[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]",
+    # eight groups, or two colons in a row: a time of day is none
+    "ip": r"\b[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|(?:[0-9A-Fa-f]{1,4}:){1,7}:|::[0-9A-Fa-f]|(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]",
 }
 
 _CARD: Final = re.compile(
@@ -46,14 +57,33 @@ _CARD: Final = re.compile(
 _CARD_WORDS: Final = re.compile(r"card|visa|master|amex|maestro|diners|discover|\bcc\b|credit|debit|payment|\bpan\b", re.IGNORECASE)
 _IBAN: Final = re.compile(r"(?<![\w-])[A-Za-z]{2}\d{2}(?:[A-Za-z0-9]{11,30}|(?: [A-Za-z0-9]{4}){2,7}(?: [A-Za-z0-9]{1,3})?)(?!\w)")
 _RUN: Final = re.compile(r"(?<![\w+.=#/-])[+(]?\(?\d[\d ().\u00a0\u2010-\u2013/-]{4,28}\d(?![\w=])")
-_PHONE_WORDS: Final = re.compile(
+_PHONE_WORDS: Final = (
     r"phone|\btel\b|\btel[.:]|mobile|\bcell\b|\bfax\b|\bcall(?:ed|ing)?\b|\bdial|whats ?app|\bsms\b|\btext (?:me|him|her|us)\b|voicemail"
-    r"|hotline|\breach (?:me|us|him|her)\b|answering|messages? (?:to|on)|\bcontact\b|\bring (?:me|us)\b",
-    re.IGNORECASE,
+    r"|hotline|\breach (?:me|us|him|her)\b|answering|messages? (?:to|on)|\bcontact\b|\bring (?:me|us)\b"
 )
 _PHONE_LABEL: Final = re.compile(
     r"(?:phone|\btel|telephone|mobile|\bcell|\bfax)(?:[ -]?(?:number|no\.?|nr\.?))?(?: is)?\s?[:.#]?\s{0,3}$", re.IGNORECASE
 )
+_LABEL_BEHIND: Final = re.compile(r"[-(](?:office|fax|phone|mobile|cell|home|work|tel)\b", re.IGNORECASE)
+"""A word right behind a number that says what it is: `030 901820-Office`."""
+_SHORTER: Final = re.compile(r"[ /][^ /]*$")
+_PUNCTUATION: Final = re.compile(r"[()-]")
+_LABEL_OPEN: Final = re.compile(r"[-(][A-Za-z]{1,7}\Z")
+_WORDS: Final = re2.Options()
+_WORDS.log_errors = False
+_WORDS.case_sensitive = False
+_GROUPS: Final = re.compile(r"\d+")
+_NUMBER: Final = re.compile(
+    r"(?:19|20)\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?P<date>)(?=[\s\"',;)\]}\\]|T\d|$)|\d{7,11}(?=[\s\"',;:)\]}\\]|$)"
+)
+"""A date, which is nobody's, and digits alone, for which a word has to speak: the most of what the gates stop at."""
+_ROW_CHARS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ +().\u00a0\u2010\u2011\u2012\u2013/-"
+"""Numbers in groups consist of these characters."""
+_ROW: Final = re.compile(r"(?<![A-Z])[A-Z]{2}[ \d]|[+(]{0,2}\d")
+_IBAN_OPEN: Final = re.compile(r"(?<![\w-])[A-Za-z]{2}\d{2}(?:[A-Za-z0-9]{0,30}|(?: [A-Za-z0-9]{4}){0,7} ?[A-Za-z0-9]{0,4})\Z")
+_STIRRED: Final = ("0-9@", ":A-Z", ":[0-9A-Fa-f:]|[A-Z][A-Z] ")
+"""What a finding has within its characters up to the first blank: a digit, the `@` of an address, a colon of an IP address, or two capital
+letters alone, with which British national insurance numbers begin."""
 _DATE: Final = re.compile(
     r"(?:19|20)\d\d([-/. ])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12]\d|3[01])(?!\d)"
     r"|(?:[0-2]?\d|3[01])([-/.])(?:[0-2]?\d|3[01])\2(?:(?:19|20)\d\d|\d\d$)"
@@ -64,9 +94,21 @@ _FILES: Final = frozenset(
     ("png", "jpg", "jpeg", "gif", "svg", "webp", "js", "ts", "css", "json", "html", "py", "md", "txt", "yaml", "yml", "so", "dll", "zip")
 )
 """Ends of file names such as `image@2x.png`, none of which is a top-level domain that people have mail under."""
+_RESERVED: Final = re.compile(r"(?:^|\.)(?:example\.(?:com|net|org)|(?:example|test|invalid|localhost))$")
+"""Domains that RFC 2606 and RFC 6761 keep for examples and tests."""
+_ANYBODY: Final = re.compile(
+    r"(?:(?:your|my|our|some|any|the|user|email|e-mail|mail|name|address|default|example|sample|test|foo|bar|john|jane|doe|someone|somebody"
+    r"|username|first|last|here)[\W_\d]*)+"
+)
+"""Local parts that stand for any."""
 _USER_OF_URL: Final = re.compile(r"://[^\s/]*$")
 _IP4: Final = re.compile(r"(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
 _IP6: Final = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?:%\w{1,15})?(?![\w:])")
+_PRIVATE: Final = {
+    4: tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"))),
+    6: tuple(map(ipaddress.ip_network, ("fc00::/7", "fe80::/10"))),
+}
+"""Addresses that many networks have alike (RFC 1918, 3927, 4193, 4291): without their network they point to nobody."""
 _IP_WORDS: Final = re.compile(r"\bip\b|address|host|server|ping|dns|gateway|subnet|\bfrom\b", re.IGNORECASE)
 _VERSION_WORDS: Final = re.compile(r"(?:\bv|version|release|\bver\.?|[=<>~!^]=?)\s?[\"']?$", re.IGNORECASE)
 
@@ -101,6 +143,32 @@ def issued(digits: str) -> bool:
     return any(len(digits) in lengths and first <= int(digits[: len(str(first))]) <= last for first, last, lengths in _ISSUERS)
 
 
+def _counted(digits: str) -> bool:
+    """Whether two thirds of the digits follow their predecessor up or down: of random numbers of 16 digits one in 20,000 does."""
+    return 3 * sum(abs(int(b) - int(a)) == 1 for a, b in pairwise(digits)) >= 2 * (len(digits) - 1)
+
+
+class _Near:
+    """Whether a word stands close in front of a place; the text is searched once, and only where somebody asks."""
+
+    def __init__(self, words: re2._Regexp, data: bytes) -> None:
+        self._words = words
+        self._data = data
+        self._begins: list[int] | None = None
+        self._ends: list[int] = []
+
+    def stands(self, byte: int) -> bool:
+        """Whether a word begins at most `CONTEXT_CHARS` bytes in front of a byte and ends there or before."""
+        if self._begins is None:
+            self._begins = []
+            for match in self._words.finditer(self._data):
+                self._begins.append(match.start())
+                self._ends.append(match.end())
+        # words lie apart and in order, so that the last one that ends before the place is the nearest
+        last = bisect_right(self._ends, byte) - 1
+        return last >= 0 and self._begins[last] >= byte - CONTEXT_CHARS
+
+
 class Pii:
     """Finds personal data with a structure.
 
@@ -115,6 +183,8 @@ class Pii:
     """
 
     version = VERSION
+    before = BEFORE_CHARS
+    stirred_by = _STIRRED
 
     def __init__(self, rule: str, kinds: Collection[str] = (), regions: Collection[str] = ()) -> None:
         unknown = sorted(set(kinds).difference(KINDS))
@@ -130,6 +200,9 @@ class Pii:
         self._ids: list[ReadyId] = ready_ids(self._regions) if "national_id" in chosen else []
         self._gate = Gate([_GATES[kind] for kind in self._kinds] + [rf"\b(?:{ready.entry.form})\b" for ready in self._ids])
         self._longest = max(_LONGEST[kind] + _AROUND for kind in chosen)
+        named = [f"(?:{ready.entry.words})" for ready in self._ids if ready.entry.words]
+        self._words = re2.compile("|".join([_PHONE_WORDS, *dict.fromkeys(named)]), options=_WORDS)
+        self._phone_words = re2.compile(_PHONE_WORDS, options=_WORDS)
 
     @property
     def id(self) -> str:
@@ -139,22 +212,39 @@ class Pii:
     def longest(self) -> int:
         return self._longest
 
+    def opens_at(self, text: Scanned) -> int:
+        """The last run without a blank may go on, and so may the groups of a number in front of it."""
+        form, span = plain(text)
+        at = last_break(form)
+        low = max(0, len(form) - self._longest)
+        label = _LABEL_OPEN.search(form, low)
+        row = _ROW.search(form, max(low, len(form.rstrip(_ROW_CHARS)) if label is None else _row_begin(form, label.start())))
+        account = _IBAN_OPEN.search(form, low)
+        at = min([at, *[match.start() for match in (row, account) if match is not None]])
+        return span(at, at + 1)[0] if at else 0
+
     def scan(self, text: Scanned) -> Sequence[Finding]:
         form, span = plain(text)
         encoded = Encoded(form)
+        data = encoded.data
+        words, phone_words = _Near(self._words, data), _Near(self._phone_words, data)
         found: list[Finding] = []
-        place = self._gate.first(encoded.data, 0)
+        place = self._gate.first(data, 0)
         tried = 0  # where the last run of digits ended that was no phone number
         while place is not None:
             byte, end_byte = place
             at = encoded.char(byte)
+            number = _NUMBER.match(form, at)
+            if number is not None and (number["date"] is not None or not words.stands(byte)):
+                place = self._gate.first(data, byte + number.end() - at)
+                continue
             taken: tuple[str, int, int] | None = None
-            for index in self._gate.at(encoded.data, byte):
+            for index in self._gate.at(data, byte):
                 kind = self._kinds[index] if index < len(self._kinds) else "national_id"
                 if kind == "phone":
                     if at < tried or taken is not None:
                         continue
-                    value, tried = self._phone(form, at)
+                    value, tried = self._phone(form, at, partial(phone_words.stands, byte))
                 elif kind == "national_id":
                     value = _national_id(self._ids[index - len(self._kinds)], form, at)
                 else:
@@ -165,39 +255,45 @@ class Pii:
                 found.append(Finding(self._rule, taken[0], *span(taken[1], taken[2])))
                 begin = byte + len(form[at : taken[2]].encode("utf-8", "replace"))
             else:
-                begin = byte + _word_bytes(encoded.data, byte, end_byte)
-            place = self._gate.first(encoded.data, begin)
+                begin = byte + _word_bytes(data, byte, end_byte)
+            place = self._gate.first(data, begin)
         return found
 
-    def _phone(self, form: str, at: int) -> tuple[tuple[int, int] | None, int]:
+    def _phone(self, form: str, at: int, named: Callable[[], bool]) -> tuple[tuple[int, int] | None, int]:
         """A phone number that begins at a character, and where the run of digits ends that was looked at."""
         run = _RUN.match(form, at)
         if run is None:
             return None, at
-        before = form[max(0, at - CONTEXT_CHARS) : at]
         end = run.end()
         for _ in range(3):
-            if self._is_phone(form[at:end], before):
+            if self._is_phone(form, at, end, named):
                 return (at, end), end
-            shorter = re.compile(r"[ ./-][^ ./-]*$").search(form, at, end)
+            shorter = _SHORTER.search(form, at, end)
             if shorter is None:
                 break
             end = shorter.start()
         return None, run.end()
 
-    def _is_phone(self, written: str, before: str) -> bool:
-        digits = "".join(char for char in written if char.isdigit())
-        if not 7 <= len(digits) <= 15 or _DATE.match(written) or written.count("(") != written.count(")"):
+    def _is_phone(self, form: str, at: int, end: int, named: Callable[[], bool]) -> bool:
+        written = form[at:end]
+        groups = _GROUPS.findall(written)
+        digits = sum(map(len, groups))
+        if not 7 <= digits <= 15 or _DATE.match(written) or written.count("(") != written.count(")"):
             return False
         if written[0] == "+":
             return _valid(written, None)
-        if _PHONE_LABEL.search(before):
+        if _PHONE_LABEL.search(form[max(0, at - CONTEXT_CHARS) : at]):
             return True
-        groups = re.split(r"[^\d]+", written.strip("()"))
-        named = _PHONE_WORDS.search(before) is not None
-        if not named and (len(groups) < 3 or len(digits) < 9 or min(map(len, groups)) < 2 or not re.search(r"[()-]", written)):
+        if (len(groups) < 3 or digits < 9 or min(map(len, groups)) < 2 or not _PUNCTUATION.search(written)) and not (
+            named() or _LABEL_BEHIND.match(form, end)
+        ):
             return False
         return any(_valid(written, region) for region in self._regions)
+
+
+def _row_begin(form: str, end: int) -> int:
+    """Where the characters of numbers in groups begin that end at a place."""
+    return len(form[:end].rstrip(_ROW_CHARS))
 
 
 def _valid(written: str, region: str | None) -> bool:
@@ -224,7 +320,7 @@ def _card(form: str, at: int) -> tuple[int, int] | None:
     if match is None:
         return None
     digits = match.group().replace(" ", "").replace("-", "")
-    if not 12 <= len(digits) <= 19 or not luhn(digits) or len(set(digits)) < 2:
+    if not 12 <= len(digits) <= 19 or not luhn(digits) or len(set(digits)) < 2 or _counted(digits):
         return None
     if _CARD_WORDS.search(_before(form, at)):
         return match.span()
@@ -250,6 +346,9 @@ def _email(form: str, at: int) -> tuple[int, int] | None:
     if match is None or match.group().rpartition(".")[2].lower() in _FILES or ".." in match.group():
         return None
     begin, end = match.span()
+    local, _, domain = match.group().lower().rpartition("@")
+    if _RESERVED.search(domain) and _ANYBODY.fullmatch(local):
+        return None
     if match.group().startswith("git@") or _USER_OF_URL.search(form, max(0, begin - 80), begin):
         return None
     return begin, end
@@ -263,7 +362,12 @@ def _ip(form: str, at: int) -> tuple[int, int] | None:
         address = ipaddress.ip_address(match.group().partition("%")[0])
     except ValueError:
         return None
-    if address.is_loopback or address.is_unspecified or match.group().startswith("255.255."):
+    if (
+        address.is_loopback
+        or address.is_unspecified
+        or match.group().startswith("255.255.")
+        or any(address in net for net in _PRIVATE[address.version])
+    ):
         return None
     before = _before(form, at)
     if address.version == 4:

@@ -88,6 +88,15 @@ class PromptLeak:
         rows = [(places[first][0], places[first + least - 1][1]) for first in firsts]
         return [Finding(self._rule, "prompt_leak", *text.span(*row)) for row in rows if row[1] - row[0] <= reach]
 
+    @property
+    def before(self) -> int:
+        return self.longest
+
+    @property
+    def stirred_by(self) -> None:
+        """None: what such a rule looks for may begin with any character."""
+        return None
+
     def opens_at(self, text: Scanned) -> int:
         """Where the words begin with which a row may be open: the last word, which more letters may change, and what stands in front of it
         as it stands in the system prompt."""

@@ -69,6 +69,15 @@ class Repetition:
                     places.add((cut, cut + unit))
         return [Finding(self._rule, "repetition", *text.span(*place)) for place in sorted(places)]
 
+    @property
+    def before(self) -> int:
+        return self.longest
+
+    @property
+    def stirred_by(self) -> None:
+        """None: what such a rule looks for may begin with any character."""
+        return None
+
     def opens_at(self, text: Scanned) -> int:
         """Where a finding may begin that more text would make or unmake: one that reaches the last character, which a combining mark may
         still change."""

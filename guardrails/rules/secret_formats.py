@@ -21,8 +21,6 @@ import msgspec
 KEY_BLOCK_CHARS: Final = 8192
 """The longest private key block: RSA of 8,192 bits is about 6,500 characters, more where line breaks are escaped."""
 JWT_CHARS: Final = 4096
-START_CHARS: Final = 256
-"""What is found of a key block or of a JWT where only its start is asked for."""
 
 Check = Callable[[str], bool]
 
@@ -135,15 +133,21 @@ def assigned(value: str) -> bool:
 
 
 def password(value: str) -> bool:
-    """Whether a value behind `password=` looks like a password rather than like a name or an expression: three classes of characters."""
+    """Whether a value behind `password=` looks like a password rather than like a name, an expression or an example: three classes of
+    characters, and more than the word itself with a number behind it, such as `MyPassword123!`."""
     return (
-        len({_class_of(char) for char in value}) >= 3
+        not _WORD_ITSELF.fullmatch(value)
+        and len({_class_of(char) for char in value}) >= 3
         and any(map(str.isdigit, value))
         and entropy(value) >= 2.6
         and not _EXAMPLE.search(value)
     )
 
 
+_WORD_ITSELF: Final = re.compile(
+    r"(?:my|your|the|new|old|user|admin|secure|strong|safe|super|secret|test|temp|default|[_.-])*pass(?:word|wd|phrase)?[\W_]?\d{0,4}[\W_]?",
+    re.IGNORECASE,
+)
 _PLACEHOLDERS: Final = frozenset(
     ("password", "passwd", "pass", "pwd", "secret", "user", "username", "postgres", "root", "admin", "test", "token", "guest", "foo", "bar")
 )
@@ -174,6 +178,23 @@ _BLOCK: Final = re.compile(
     r"-----BEGIN (?P<label>(?:[A-Z0-9]{2,12} ){0,3}PRIVATE KEY(?: BLOCK)?)-----"
     rf"(?:(?!-----)[\s\S]){{40,{KEY_BLOCK_CHARS - 100}}}(?:-----END (?P=label)-----)?"
 )
+
+_BLOCK_HEAD: Final = re.compile(r"-----BEGIN (?:[A-Z0-9 ]{0,60}-{0,4}\Z|[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)")
+_BLOCK_TAIL: Final = re.compile(r"-----(?:E(?:N(?:D(?: [A-Z0-9 ]{0,60}(?:-{0,5})?)?)?)?)?\Z")
+
+
+def key_block_opens_at(form: str) -> int:
+    """Where a key block begins that more text may complete or lengthen; the end of the text where none does.
+
+    A block ends where its length does, or at the next five dashes, with the line that they begin where this line is its end.
+    """
+    at = form.rfind("-----BEGIN ", max(0, len(form) - KEY_BLOCK_CHARS))
+    head = _BLOCK_HEAD.match(form, at) if at >= 0 else None
+    if head is None:
+        return len(form)
+    dashes = form.find("-----", head.end()) if head.end() < len(form) else -1
+    return at if dashes < 0 or _BLOCK_TAIL.match(form, dashes) else len(form)
+
 
 FORMATS: Final[tuple[Format, ...]] = (
     _prefixed("aws_key", "AKIA|ASIA|ABIA|ACCA", "[A-Z2-7]{16}"),

@@ -1,7 +1,8 @@
 """Keys, tokens and passwords in a text. Pure.
 
 One automaton (RE2) looks for the prefixes of all formats at once; only where it stops are the formats themselves tried, each of a bounded
-length. So a text without prefixes costs one pass, and no text costs more than a bounded amount for each prefix in it.
+length. So a text without prefixes costs one pass, and no text costs more than a bounded amount for each prefix in it. A prefix inside
+another one's match is tried as well, so that a finding depends on the text around it and not on where the scan began.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -9,12 +10,18 @@ from typing import Final
 
 from guardrails.ports import Finding, Scanned
 from guardrails.rules.gate import Gate
-from guardrails.rules.secret_formats import FORMATS, KINDS, START_CHARS, Format
-from guardrails.text import Encoded, plain
+from guardrails.rules.secret_formats import FORMATS, KINDS, Format, key_block_opens_at
+from guardrails.text import BREAKS, Encoded, last_break, plain
 
-VERSION: Final = "secrets 1"
-_BLOCKS: Final = ("private_key", "jwt")
-"""The kinds whose values are much longer than any other's."""
+VERSION: Final = "secrets 2"
+BEFORE_CHARS: Final = 160
+"""A name that says what a value is begins at most this far in front of the value."""
+_BREAKS: Final = BREAKS + "'"
+_BASIC: Final = "basic "
+"""The word behind which eight letters alone may be a secret."""
+_STIRRED: Final = ("0-9@", r"bB\-", "[bB][aA][sS][iI][cC] |-----")
+"""What a secret of less than 16 characters, or the word in front of it, has within the characters up to the next blank: a digit, the `@`
+behind a password, that word, or the beginning of a key block."""
 
 
 class Secrets:
@@ -23,25 +30,25 @@ class Secrets:
     Args:
         rule: the id of the rule.
         kinds: which kinds to look for, of `KINDS`; empty for all.
-        whole_blocks: whether a private key block and a JWT are found to their end. Else the finding is their start, at most `START_CHARS`:
-            enough to block a stream, which then holds back little, and too little to redact.
 
     Raises:
         ValueError: a kind is unknown.
     """
 
     version = VERSION
+    before = BEFORE_CHARS
+    stirred_by = _STIRRED
 
-    def __init__(self, rule: str, kinds: Collection[str] = (), *, whole_blocks: bool = True) -> None:
+    def __init__(self, rule: str, kinds: Collection[str] = ()) -> None:
         unknown = sorted(set(kinds).difference(KINDS))
         if unknown:
             raise ValueError(f"there is no kind of secret called {unknown[0]}; the kinds are {', '.join(KINDS)}")
         chosen = [entry for entry in FORMATS if not kinds or entry.kind in kinds]
         self._rule = rule
-        self._whole = whole_blocks
         self._gate = Gate([entry.gate for entry in chosen])
         self._formats = chosen
-        self._longest = 2 + max(START_CHARS if entry.kind in _BLOCKS and not whole_blocks else entry.longest for entry in chosen)
+        self._blocks = any(entry.kind == "private_key" for entry in chosen)
+        self._longest = 2 + max(entry.longest for entry in chosen)
 
     @property
     def id(self) -> str:
@@ -51,6 +58,16 @@ class Secrets:
     def longest(self) -> int:
         return self._longest
 
+    def opens_at(self, text: Scanned) -> int:
+        """No value but a key block has a blank or a quotation mark inside; the last run of other characters may go on."""
+        form, span = plain(text)
+        at = last_break(form, _BREAKS)
+        if form[max(0, at + 1 - len(_BASIC)) : at + 1].lower() == _BASIC:
+            at += 1 - len(_BASIC)
+        if self._blocks:
+            at = min(at, key_block_opens_at(form))
+        return span(at, at + 1)[0] if at else 0
+
     def scan(self, text: Scanned) -> Sequence[Finding]:
         form, span = plain(text)
         encoded = Encoded(form)
@@ -58,7 +75,7 @@ class Secrets:
         for byte, gates in self._gate.hits(encoded.data):
             at = encoded.char(byte)
             for index in gates:
-                value = self._value(self._formats[index], form, at)
+                value = _value(self._formats[index], form, at)
                 if value is not None and (value not in found or found[value].yields):
                     found[value] = self._formats[index]
         if not found:
@@ -70,16 +87,15 @@ class Secrets:
                 kept[place] = entry
         return [Finding(self._rule, entry.kind, *span(begin, end)) for (begin, end), entry in sorted(kept.items(), key=_place)]
 
-    def _value(self, entry: Format, form: str, at: int) -> tuple[int, int] | None:
-        """The span of a format's secret whose gate matched at a character."""
-        for begin in range(max(0, at - entry.back), at + 1):
-            match = entry.exact.match(form, begin)
-            if match is not None:
-                value = match.span("s" if "s" in entry.exact.groupindex else 0)
-                if not entry.check(form[slice(*value)]):
-                    return None
-                return value if self._whole or entry.kind not in _BLOCKS else (value[0], min(value[1], value[0] + START_CHARS))
-        return None
+
+def _value(entry: Format, form: str, at: int) -> tuple[int, int] | None:
+    """The span of a format's secret whose gate matched at a character."""
+    for begin in range(max(0, at - entry.back), at + 1):
+        match = entry.exact.match(form, begin)
+        if match is not None:
+            value = match.span("s" if "s" in entry.exact.groupindex else 0)
+            return value if entry.check(form[slice(*value)]) else None
+    return None
 
 
 def _overlaps(place: tuple[int, int], others: Iterable[tuple[int, int]]) -> bool:

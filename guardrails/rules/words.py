@@ -1,16 +1,20 @@
 """Words and phrases of a list (Aho-Corasick over folded text). Pure."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 import ahocorasick
 
 from guardrails.ports import Finding, Scanned
-from guardrails.text import fold
+from guardrails.text import WEIGHTLESS, Text, fold
 
 VERSION: Final = "words 1"
 MAX_WORDS: Final = 10_000
 MAX_CHARS: Final = 200
+STIRRING_CHARS: Final = 6
+MAX_STIRRING: Final = 64
+"""Beginnings of words that are looked for in a text before it is scanned; with more of them a scan costs no more."""
 HIDDEN_CHARS: Final = 16
 """Characters without width that may stand inside a word of a stream; a stream holds back so many more."""
 
@@ -29,6 +33,7 @@ class Words:
     """
 
     version = VERSION
+    stirred_by: tuple[str, str, str] | None
 
     def __init__(self, rule: str, words: Iterable[str], *, whole: bool = True, kind: str = "word") -> None:
         self._rule = rule
@@ -49,6 +54,8 @@ class Words:
         if not self._longest:
             raise ValueError("there are no words")
         self._automaton.make_automaton()
+        self.before = self.longest
+        self.stirred_by = _stirred(list(self._automaton.keys()), whole=whole)
 
     @property
     def id(self) -> str:
@@ -57,6 +64,22 @@ class Words:
     @property
     def longest(self) -> int:
         return self._longest + 2 + HIDDEN_CHARS
+
+    def opens_at(self, text: Scanned) -> int:
+        """The first place from which the text may be the beginning of a word. Its last character, which a mark may change, is not known."""
+        original = text.original
+        end = len(original)
+        while end and WEIGHTLESS.match(original[end - 1]):
+            end -= 1
+        last = max(0, end - 1)
+        known = Text(original[:last])
+        folded = known.folded
+        for at in range(max(0, len(folded) - self._longest), len(folded)):
+            if self._whole and at and _of_word(folded[at]) and _of_word(folded[at - 1]):
+                continue
+            if self._automaton.longest_prefix(folded[at:]) == len(folded) - at:
+                return known.span(at, at + 1)[0]
+        return last
 
     def scan(self, text: Scanned) -> Sequence[Finding]:
         folded = text.folded
@@ -68,6 +91,19 @@ class Words:
             if not outer or end > outer[-1][1]:
                 outer.append((begin, end))
         return [Finding(self._rule, self._kind, *text.span(begin, end)) for begin, end in outer]
+
+
+def _stirred(words: Sequence[str], *, whole: bool) -> tuple[str, str, str] | None:
+    """The beginnings of words, in both cases; None where there are many, or where one does not begin with an ASCII letter or digit."""
+    beginnings = {word.split()[0][:STIRRING_CHARS] for word in words if word[:1].strip()}
+    if len(beginnings) > MAX_STIRRING or not all(word[:1].isalnum() and word.isascii() for word in words):
+        return None
+    either = "|".join(
+        ["".join([f"[{char}{char.upper()}]" if char.isalpha() else re.escape(char) for char in part]) for part in sorted(beginnings)]
+    )
+    # a character in front that is not ASCII may end in a mark, beside which a word stands alone
+    firsts = "".join(sorted({char for part in beginnings for char in (part[0], part[0].upper())}))
+    return "", firsts, rf"(?<![A-Za-z0-9_])(?:{either})" if whole else f"(?:{either})"
 
 
 def _outer_first(place: tuple[int, int]) -> tuple[int, int]:

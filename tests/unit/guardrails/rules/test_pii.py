@@ -150,3 +150,32 @@ def test_findings_lie_in_order_apart_and_within_their_length(text: str) -> None:
     found = RULE.scan(Text(text))
     assert all(a.end <= b.begin for a, b in pairwise(found))
     assert all(f.end - f.begin <= RULE.longest and f.kind in KINDS for f in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "card number 2345-6789-1234-5678",
+        "git config user.email your_email@example.com",
+        "default: user@mail.example.org",
+        "the pod at 10.12.33.44 and the host 192.168.77.33",
+        "id 5843230, on 2024-05-26, at 14:00:00",
+        "token 2278-9812-3456-4567",
+    ],
+)
+def test_what_nobody_has_is_none(text: str) -> None:
+    assert _found(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("mail ann.lee@example.com", "ann.lee@example.com"),
+        ("mail your_email@mail.de", "your_email@mail.de"),
+        ("from 203.0.113.77:8080", "203.0.113.77"),
+        ("4111 1111 1111 1111", "4111 1111 1111 1111"),
+        ("(so) 030 901820-Office", "030 901820"),
+    ],
+)
+def test_what_operators_try_their_rules_with_is_found(text: str, value: str) -> None:
+    assert [found for _, found in _found(text)] == [value]

@@ -64,14 +64,11 @@ def test_only_chosen_kinds_and_only_known_ones() -> None:
         Secrets("keys", ["pgp"])
 
 
-def test_what_a_stream_holds_back() -> None:
-    """A key block and a JWT are long; where only their start is asked for, a stream holds back little."""
-    short = Secrets("keys", whole_blocks=False)
-    assert short.longest < 400 < 8192 < RULE.longest
-    block = private_key(random.Random(2))
-    (found,) = short.scan(Text(f"see\n{block}"))
-    assert found.end - found.begin <= 256
+def test_no_finding_is_longer_than_the_rule_says() -> None:
     assert all(f.end - f.begin <= RULE.longest for one in secrets(1, 5) for f in RULE.scan(Text(one.text)))
+    block = private_key(random.Random(2))
+    (found,) = RULE.scan(Text(f"see\n{block}"))
+    assert (found.begin, found.end) == (4, 4 + len(block))
 
 
 def test_a_text_of_prefixes_alone_is_scanned_in_bounded_time() -> None:
@@ -82,3 +79,16 @@ def test_entropy() -> None:
     assert entropy("") == entropy("aaaa") == 0
     assert entropy("abcd" * 4) == 2
     assert len(set(KINDS)) == len(KINDS) >= 50
+
+
+@pytest.mark.parametrize("value", ["MyPassword123!", "securePass123", "user_password_1", "TempPass!2024"])
+def test_the_word_password_with_a_number_behind_it_is_no_password(value: str) -> None:
+    assert not RULE.scan(Text(f"the password is {value} for all"))
+    assert RULE.scan(Text(f"the password is {value[:4]}kT7!wQ2 for all"))
+
+
+def test_a_prefix_inside_another_ones_match_is_tried_too() -> None:
+    """What a scan finds does not depend on where it began."""
+    token = checksummed(random.Random(4), "ghp_")
+    text = f"postgres://{token}:pw@h"
+    assert "github_token" in [f.kind for f in RULE.scan(Text(text))]
