@@ -7,7 +7,6 @@ and a busy machine does not move (valgrind; a minute for each set).
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.instructions.counts import by_thread, read_dump
 from domain.ask import Endpoint
 from gateway.http.edge.reply_chain import ReplyChain
 from gateway.http.edge.taps import PlainTap, StreamTap
@@ -63,24 +63,36 @@ def least_us(name: str, count: int) -> float:
 def counted(name: str, count: int) -> None:
     """Feed the events while callgrind counts: what the child process does."""
     chain, events = chain_and_events(name, count)
-    control = ("callgrind_control", "-i")
-    subprocess.run([*control, "on", str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
+    _control("--instr=on")
     for one in events:
         chain.feed(one)
-    subprocess.run([*control, "off", str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
+    _control("--dump=fed")
+    _control("--instr=off")
+
+
+def _control(order: str) -> None:
+    """Tell callgrind something."""
+    said = subprocess.run(["callgrind_control", order, str(os.getpid())], capture_output=True, text=True, check=False)
+    if "OK" not in said.stdout:
+        raise RuntimeError(f"callgrind_control {order}: {said.stdout} {said.stderr}")
 
 
 def instructions(name: str, count: int) -> float:
     """Instructions of a child process that feeds this many events."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}", sys.executable]
+        command = [
+            "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            "--separate-threads=yes",
+            f"--callgrind-out-file={out}",
+            sys.executable,
+        ]
         child = [*command, "-m", "bench.guards.reply", CHILD, name, "--events", str(count)]
         subprocess.run(child, check=True, env={**os.environ, "PYTHONHASHSEED": "0"}, stderr=subprocess.DEVNULL)
-        found = re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.MULTILINE)
-    if found is None:
-        raise RuntimeError("callgrind has counted nothing")
-    return float(found[1])
+        dumps = [read_dump(file.read_text()) for file in Path(folder).glob("out*-*")]
+    return float(sum(by_thread(dumps, "fed").values()))
 
 
 def instructions_each(name: str, count: int) -> float:
