@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -114,6 +114,7 @@ class Guarded:
     guards: GuardSet | None = None
     placeholders: Placeholders | None = None
     detectors: ReplyDetectors | None = None
+    clock: Callable[[], float] = field(default_factory=lambda: iter(range(1, 10**9)).__next__)
     story: Story = field(init=False)
     chain: StreamTap | PlainTap | ReplyChain = field(init=False)
     woken: int = field(init=False)
@@ -123,7 +124,7 @@ class Guarded:
     def __post_init__(self) -> None:
         self.story = with_facts(Story("r", 0.0, 0.0, 0.0), model="m", guards=self.guards)
         self.story.guarded.placeholders = self.placeholders
-        self.chain = taps_for(self.ask, self.story, iter(range(1, 10**9)).__next__, "m", None, detectors=self.detectors)
+        self.chain = taps_for(self.ask, self.story, self.clock, "m", None, detectors=self.detectors)
         self.woken = 0
         if isinstance(self.chain, ReplyChain):
             self.chain.listen(self._more)
