@@ -39,7 +39,7 @@ class At:
         return self.now
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def packaged() -> PackagedModel:
     return PackagedModel()
 
