@@ -181,6 +181,9 @@ def missed(recalls: Mapping[str, float], wrong: Mapping[str, float]) -> str:
         for name, most in bounds.items():
             if wrong[f"either {sensitivity}: {name}"] > most:
                 short.append(f"{name}, either, {sensitivity} ({wrong[f'either {sensitivity}: {name}']:.1%}, goal {most:.0%})")
+    worst = wrong["left out high: NotInject"]
+    if worst > GOALS["NotInject"]:
+        short.append(f"NotInject by a classifier with a source left out, high, at worst ({worst:.1%}, goal 10%)")
     low = [(value, key.partition(": ")[2]) for key, value in recalls.items() if key.startswith("either high: ") and value < GOALS["recall"]]
     short += [f"the single source {name}, either, high ({value:.2f})" for value, name in low if " these" not in name]
     return "Missed: " + ("; ".join(short) or "nothing") + "."

@@ -29,6 +29,7 @@ def test_either_is_the_union_and_the_mean_weighs_sources_alike() -> None:
 def test_what_was_missed_is_named() -> None:
     recalls = {f"either {s}: {name}": 0.8 for s in SHOWN for name in ("all of these together", "mean of these sources", "deepset")}
     wrong = {f"either {s}: {name}": 0.005 for s in SHOWN for name in (*BOUND_BY_GOAL, "NotInject")}
+    wrong["left out high: NotInject"] = 0.1
     assert missed(recalls, wrong) == "Missed: nothing."
     recalls["either high: deepset"] = 0.5
     wrong["either high: CLINC150"] = 0.02
