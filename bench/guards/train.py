@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.guards import classifier_data as texts_of
 from bench.guards.classifier_data import Example
-from guardrails.classifier.features import Vocabulary, known, names, tokens, windows
+from guardrails.classifier.features import KnownFeatures, halves_of, known, names, tokens, windows
 from guardrails.classifier.model import FORMAT, SLOPE, WEIGHTS, Header, written
 from guardrails.text import Text
 
@@ -128,7 +128,7 @@ def chosen(found: Iterable[tuple[Iterable[str], bool, float]], most: int) -> lis
     return sorted(name for _, name in sorted(ranked)[:most])
 
 
-def matrix(words: Sequence[Sequence[str]], vocabulary: Vocabulary) -> Matrix:
+def matrix(words: Sequence[Sequence[str]], vocabulary: KnownFeatures) -> Matrix:
     """The windows of texts."""
     features: list[int] = []
     values: list[float] = []
@@ -136,10 +136,11 @@ def matrix(words: Sequence[Sequence[str]], vocabulary: Vocabulary) -> Matrix:
     owner: list[int] = []
     per_text = []
     for at, of_text in enumerate(words):
-        found = known(of_text, vocabulary)
+        halves = known(of_text, vocabulary)
         count = 0
-        for begin, end in windows(len(found)):
-            once = sorted({number for of_token in found[begin:end] for number in of_token})
+        for begin, end in windows(len(of_text)):
+            first, second = halves_of(begin, end)
+            once = sorted(halves[first] | halves[second])
             features += once
             values += [1 / math.sqrt(len(once))] * len(once) if once else []
             sizes.append(len(once))
@@ -237,7 +238,7 @@ def trained(prepared: Prepared, left_out: str | None, cost: float = COST, featur
     weight[usable] = weights_of
     found = ((prepared.names[at], bool(prepared.attack[at]), float(weight[at])) for at in np.flatnonzero(usable))
     kept = chosen(found, features)
-    whole = matrix(prepared.words, Vocabulary(kept))
+    whole = matrix(prepared.words, KnownFeatures(kept))
     calibrated = usable & ~prepared.attack & np.isin(prepared.source, texts_of.HONEST)
     calibration = np.full(len(usable), np.nan)
     for fold in range(texts_of.FOLDS):

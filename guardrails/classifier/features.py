@@ -61,7 +61,7 @@ def windows(count: int) -> Iterator[tuple[int, int]]:
     yield begin, count
 
 
-class Vocabulary:
+class KnownFeatures:
     """The features that are known, found without making their names: a run of words is looked up by the numbers of its words.
 
     Args:
@@ -87,35 +87,43 @@ class Vocabulary:
             raise ValueError(f"runs have {len(self.words)} different words; at most {(1 << _BITS) - 1} are possible")
 
 
-def known(words: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
-    """For each token of a whole text the numbers of its features that are known: its own, those of the runs that end with it, and those of
-    its pieces; those of the runs that end with the end of the text are the last token's."""
+def known(words: Sequence[str], vocabulary: KnownFeatures) -> list[set[int]]:
+    """For each half window (`STRIDE` tokens) of a whole text the numbers of its features that are known.
+
+    A run belongs to the token that it ends with, one that ends with the end of the text to the last token.
+    """
     alone, code_of, run_of = vocabulary.alone.get, vocabulary.words.get, vocabulary.runs.get
     of_word: dict[str, tuple[list[int], int | None]] = {}
-    found: list[list[int]] = []
+    halves: list[set[int]] = []
     before: int | None = None
     last: int | None = 0
-    for word in words:
-        entry = of_word.get(word)
-        if entry is None:
-            own = [number for name in (f"1{word}", *pieces(word)) if (number := alone(name)) is not None]
-            entry = of_word[word] = (own, code_of(word))
-        numbers, code = entry
-        if code is not None and last is not None:
-            pair = last << _BITS | code
-            two = run_of(pair)
-            three = None if before is None else run_of(_THREE | before << 2 * _BITS | pair)
-            if three is not None:
-                numbers = [*numbers, three] if two is None else [*numbers, two, three]
-            elif two is not None:
-                numbers = [*numbers, two]
-        found.append(numbers)
-        before, last = last, code
-    if last is not None and found:
+    for at in range(0, len(words), STRIDE):
+        half: set[int] = set()
+        halves.append(half)
+        for word in words[at : at + STRIDE]:
+            entry = of_word.get(word)
+            if entry is None:
+                own = [number for name in (f"1{word}", *pieces(word)) if (number := alone(name)) is not None]
+                entry = of_word[word] = (own, code_of(word))
+            numbers, code = entry
+            half.update(numbers)
+            if code is not None and last is not None:
+                pair = last << _BITS | code
+                if (two := run_of(pair)) is not None:
+                    half.add(two)
+                if before is not None and (three := run_of(_THREE | before << 2 * _BITS | pair)) is not None:
+                    half.add(three)
+            before, last = last, code
+    if halves and last is not None:
         pair = last << _BITS | 1
-        closing = [run_of(pair), None if before is None else run_of(_THREE | before << 2 * _BITS | pair)]
-        found[-1] = found[-1] + [number for number in closing if number is not None]
-    return found
+        closing = (run_of(pair), None if before is None else run_of(_THREE | before << 2 * _BITS | pair))
+        halves[-1].update(number for number in closing if number is not None)
+    return halves
+
+
+def halves_of(begin: int, end: int) -> tuple[int, int]:
+    """The first half window of a window, and the last one, which may be the same."""
+    return begin // STRIDE, (end - 1) // STRIDE
 
 
 def names(words: list[str]) -> set[str]:

@@ -18,13 +18,12 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from guardrails.classifier.features import STRIDE, Vocabulary, known, windows
+from guardrails.classifier.features import KnownFeatures, halves_of, known, windows
 
 FORMAT: Final = "tidegate classifier 1"
 WEIGHTS: Final = Path(__file__).with_name("weights.bin")
@@ -70,7 +69,7 @@ class Model:
 
     def __init__(self, header: Header, weights: Mapping[str, float]) -> None:
         self.header: Final = header
-        self._vocabulary = Vocabulary(weights)
+        self._vocabulary = KnownFeatures(weights)
         self._weights = list(weights.values())
 
     def score(self, words: Sequence[str]) -> list[ScoredWindow]:
@@ -79,17 +78,20 @@ class Model:
         Args:
             words: the tokens of the whole text.
         """
-        found = known(words, self._vocabulary)
-        # windows overlap by half, so each half is gathered once
-        halves = [set(chain.from_iterable(found[at : at + STRIDE])) for at in range(0, len(found), STRIDE)]
+        # windows overlap by half, so each half is gathered and added once; what both halves of a window have counts once
+        halves = known(words, self._vocabulary)
         weight = self._weights.__getitem__
         bias = self.header.bias
-        empty: frozenset[int] = frozenset()
+        sums = [sum(map(weight, half)) for half in halves]
         scored = []
-        for begin, end in windows(len(found)):
-            features = empty.union(*halves[begin // STRIDE : (end - 1) // STRIDE + 1])
-            total = sum(map(weight, features)) / math.sqrt(len(features)) if features else 0.0
-            scored.append(ScoredWindow(begin, end, bias + total))
+        for begin, end in windows(len(words)):
+            first, second = halves_of(begin, end)
+            total, count = sums[first], len(halves[first])
+            if second > first:
+                both = halves[first] & halves[second]
+                total += sums[second] - sum(map(weight, both))
+                count += len(halves[second]) - len(both)
+            scored.append(ScoredWindow(begin, end, bias + (total / math.sqrt(count) if count else 0.0)))
         return scored
 
     def threshold(self, sensitivity: str, count: int) -> float:

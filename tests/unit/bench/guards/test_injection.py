@@ -29,7 +29,10 @@ def test_either_is_the_union_and_the_mean_weighs_sources_alike() -> None:
 def test_what_was_missed_is_named() -> None:
     recalls = {f"either {s}: {name}": 0.8 for s in SHOWN for name in ("all of these together", "mean of these sources", "deepset")}
     wrong = {f"either {s}: {name}": 0.005 for s in SHOWN for name in (*BOUND_BY_GOAL, "NotInject")}
-    assert missed(recalls, wrong) == "Missed: nothing."
+    wrong["left out high: NotInject"] = 0.1
+    assert missed(recalls, wrong, {8192: 5.0}) == "Missed: nothing."
     recalls["either high: deepset"] = 0.5
     wrong["either high: CLINC150"] = 0.02
-    assert missed(recalls, wrong) == "Missed: CLINC150, either, high (2.0%, goal 1%); the single source deepset, either, high (0.50)."
+    told = missed(recalls, wrong, {8192: 6.0})
+    assert told.startswith("Missed: CLINC150, either, high (2.0%, goal 1%); the single source deepset, either, high (0.50); ")
+    assert told.endswith("time of 8,192 characters at p99 (6.00 ms, goal 5).")

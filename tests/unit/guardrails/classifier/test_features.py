@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrails.classifier.features import LETTERS, STRIDE, WINDOW, Vocabulary, known, names, pieces, places, tokens, windows
+from guardrails.classifier.features import LETTERS, STRIDE, WINDOW, KnownFeatures, known, names, pieces, places, tokens, windows
 from guardrails.text import fold
 
 
@@ -33,10 +33,10 @@ def test_windows_cover_every_token_and_every_half_window_as_a_whole(count: int) 
 @given(st.lists(st.sampled_from(["ignore", "the", "寿司", "0", "!", "rules"]), max_size=8))
 def test_what_is_known_of_a_text_is_what_its_features_are_named(words: list[str]) -> None:
     all_names = sorted(names(words)) if words else []
-    found = known(words, Vocabulary(all_names))
-    assert len(found) == len(words)
-    assert {all_names[number] for of_token in found for number in of_token} == set(all_names)
-    assert known(words, Vocabulary([])) == [[] for _ in words]
+    found = known(words, KnownFeatures(all_names))
+    assert len(found) == -(-len(words) // STRIDE)
+    assert {all_names[number] for half in found for number in half} == set(all_names)
+    assert not any(known(words, KnownFeatures([])))
 
 
 @given(st.text(max_size=200))
