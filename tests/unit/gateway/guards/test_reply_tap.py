@@ -126,9 +126,10 @@ def test_an_event_goes_on_as_it_came_where_no_rule_holds_it_and_later_where_one_
     made = Guarded(asked(), guards({**STOP, "on": ["tool_arguments"]}))
     first, *rest = [made.chain.feed(one) for one in (role(), *events)]
     assert (first, rest) == (b"", [role() + events[0], *events[1:]])
+    numbers = [event(CHAT, 0, CONTENT, text) for text in ("4111", "-", "1111")]
     made = Guarded(asked(), guards(CARD))
-    assert b"".join([made.chain.feed(one) for one in (role(), *events)]) == b"", "nineteen characters may still become a card"
-    assert made.chain.feed(end()) == role() + event(CHAT, 0, CONTENT, "It is here. ", finish="stop")
+    assert b"".join([made.chain.feed(one) for one in (role(), *numbers)]) == b"", "it may still become a card"
+    assert made.chain.feed(end()) == role() + event(CHAT, 0, CONTENT, "4111-1111", finish="stop")
 
 
 def test_a_block_cuts_with_what_was_safe_and_ends_the_answer_with_its_usage() -> None:
@@ -364,9 +365,8 @@ def test_the_engines_running_usage_is_told_after_a_cut() -> None:
 
 def test_what_an_engine_repeats_as_it_was_is_read_by_its_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Guarded(asked(choices=2), guards(CARD))
-    made.chain.feed(pieces(CONTENT, "one ") + pieces(CONTENT, "one ", index=1))
+    out = made.chain.feed(pieces(CONTENT, "one ") + pieces(CONTENT, "one ", index=1))
     monkeypatch.setattr("gateway.guards.reply_tap._decode", None)
-    out = b""
     for word in ("a " * 20, "b ", '"\\u00e9\n', "d"):
         for index in (0, 1):
             out += made.chain.feed(pieces(CONTENT, word, index=index))
