@@ -167,7 +167,9 @@ class Channel:
         "direction",
         "ended",
         "kind",
+        "lone",
         "path",
+        "unread",
     )
 
     def __init__(self, rules: ReplyRules, path: Path, kind: object = None, tool: str = "") -> None:
@@ -184,6 +186,11 @@ class Channel:
         self._window = GuardWindow(rules.chain(path), most_held=max(1, rules.held_bytes))
         self._gate = None if is_whole(path) else rules.gate(self.direction)
         self._restorer = rules.restorer(path)
+        bare = self._gate is None and self._restorer is None and not tool
+        self.lone: Final = self._window.feed if bare else None
+        """The way into its window, where nothing else acts on its text, so that `feed` does no more; None for any other channel."""
+        self.unread: Final = bare and not rules.chain(path).rules
+        """Whether nothing looks at its text."""
         self.ended: Ended = ""
         """Why the answer may not go on behind what was passed on; empty while it may."""
         self.by = ""
@@ -193,6 +200,10 @@ class Channel:
         """What may be passed on now that `piece` has come."""
         passed = self._passed(self._window.feed(piece), final=False)
         return self._of_call(piece, passed) if self._tool else passed
+
+    def passed(self, released: Released) -> str:
+        """What may be passed on of what its window has released through `lone`."""
+        return self._passed(released, final=False)
 
     def end(self) -> str:
         """The rest of the text, once no piece follows."""

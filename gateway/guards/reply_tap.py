@@ -124,9 +124,11 @@ class GuardTap:
             return b""
         for frame in self._frames:
             if data.startswith(frame.head) and data.endswith(frame.tail):
-                out = self._framed(frame, data)
-                if out is not None:
-                    return out
+                try:
+                    piece = _decode_text(data[len(frame.head) : -len(frame.tail)])
+                except _UNREADABLE:
+                    break
+                return self._of_form(frame, data, piece)
         parts = []
         for event in data.split(_END):
             if event and not self.over:
@@ -192,14 +194,17 @@ class GuardTap:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def _framed(self, frame: EventForm, data: bytes) -> bytes | None:
-        """An event of a known form; None where it is none after all."""
-        try:
-            piece = _decode_text(data[len(frame.head) : -len(frame.tail)])
-        except _UNREADABLE:
-            return None
+    def _of_form(self, frame: EventForm, data: bytes, piece: str) -> bytes:
+        """An event of a known form."""
         channel = frame.channel
-        text = channel.feed(piece)
+        lone = channel.lone
+        if lone is None:
+            text = channel.feed(piece)
+        elif channel.unread:
+            text = piece
+        else:
+            released = lone(piece)
+            text = channel.passed(released) if released.ended or released.doomed else released.text
         if channel.ended:
             event = _decode(data[len(_DATA) : -len(_END)])
             self._cut(frame.choice, event["choices"][0], [(channel, text)])

@@ -120,9 +120,10 @@ class ReplyChain:
                 data += tap.end()
                 if tap is self._guard and self._guard.pending and tap.fault is None:
                     self.pending, ending = True, False
-            self.fault = self.fault or tap.fault
-            ending = ending or tap.over
-            if not data and not ending:
+            if ending or tap.over:
+                self.fault = self.fault or tap.fault
+                ending = ending or tap.over
+            elif not data:
                 return b""
         self.over = ending
         return data
