@@ -128,7 +128,20 @@ class GuardTap:
                     piece = _decode_text(data[len(frame.head) : -len(frame.tail)])
                 except _UNREADABLE:
                     break
-                return self._of_form(frame, data, piece)
+                channel = frame.channel
+                lone = channel.lone
+                if lone is None:
+                    text = channel.feed(piece)
+                elif channel.unread:
+                    text = piece
+                else:
+                    released = lone(piece)
+                    text = channel.passed(released) if released.ended or released.doomed else released.text
+                if channel.ended:
+                    return self._cut_in(frame, data, text)
+                if self._answer.held and text:
+                    return self._begun() + self._in_form(frame, data, piece, text)
+                return data if text == piece else self._in_form(frame, data, piece, text)
         parts = []
         for event in data.split(_END):
             if event and not self.over:
@@ -194,25 +207,18 @@ class GuardTap:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def _of_form(self, frame: EventForm, data: bytes, piece: str) -> bytes:
-        """An event of a known form."""
-        channel = frame.channel
-        lone = channel.lone
-        if lone is None:
-            text = channel.feed(piece)
-        elif channel.unread:
-            text = piece
-        else:
-            released = lone(piece)
-            text = channel.passed(released) if released.ended or released.doomed else released.text
-        if channel.ended:
-            event = _decode(data[len(_DATA) : -len(_END)])
-            self._cut(frame.choice, event["choices"][0], [(channel, text)])
-            return self._written(event, event["choices"], None)
-        if not text:
-            return b""
-        out = data if text == piece else b"%b%b%b" % (frame.head, _encode(text), frame.tail)
-        return self._begun() + out if self._answer.held else out
+    def _cut_in(self, frame: EventForm, data: bytes, text: str) -> bytes:
+        """An event of a known form, in whose text its choice is cut."""
+        event = _decode(data[len(_DATA) : -len(_END)])
+        self._cut(frame.choice, event["choices"][0], [(frame.channel, text)])
+        return self._written(event, event["choices"], None)
+
+    @staticmethod
+    def _in_form(frame: EventForm, data: bytes, piece: str, text: str) -> bytes:
+        """An event of a known form with another text; nothing for none."""
+        if text == piece:
+            return data
+        return b"%b%b%b" % (frame.head, _encode(text), frame.tail) if text else b""
 
     def _event(self, payload: bytes) -> bytes:
         """An event of any form."""

@@ -83,7 +83,16 @@ class ReplyChain:
 
     def feed(self, data: bytes) -> bytes:
         """Bytes of the reply in, what the last tap lets go on out."""
-        return b"" if self.over or self.pending else self._pass(self._taps, data, ending=False)
+        if self.over or self.pending:
+            return b""
+        for tap in self._taps:
+            data = tap.feed(data)
+            if tap.over:
+                self.fault = tap.fault
+                return self._pass(self._taps[self._taps.index(tap) + 1 :], data, ending=True)
+            if not data:
+                return b""
+        return data
 
     def end(self) -> bytes:
         """The reply is complete: end every tap, in order."""
