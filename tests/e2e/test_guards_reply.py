@@ -214,7 +214,7 @@ async def test_of_two_choices_one_is_cut_and_the_other_goes_on_to_its_end(monkey
 async def test_another_engine_answers_where_one_dies_with_everything_held(monkeypatch: pytest.MonkeyPatch) -> None:
     dying = [5]
     talkers = [Talker(words("a long and quiet sea"), dying=dying) for _ in range(2)]
-    async with served(guards(STOP), *talkers, monkeypatch=monkeypatch) as (made, client):
+    async with served(guards({**STOP, "words": ["a long and quiet sea monster"]}), *talkers, monkeypatch=monkeypatch) as (made, client):
         out = await raw(client)
         assert streamed(out)[0].texts == {CONTENT: "a long and quiet sea"}
         assert out.count(b'"role":"assistant"') == 1
@@ -234,7 +234,7 @@ async def test_an_answer_whose_beginning_was_released_is_not_begun_again(monkeyp
 
 
 async def test_a_caller_who_leaves_while_everything_is_held_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    talker = Talker(words("abc"), goes_on=True)
+    talker = Talker(words("xabc"), goes_on=True)
     rules = guards({"kind": "pattern", "pattern": "x[a-z ]{900}y", "mode": "block"})
     async with served(rules, talker, monkeypatch=monkeypatch) as (made, client):
         with contextlib.suppress(httpx.TimeoutException):
@@ -280,7 +280,8 @@ async def test_a_cut_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None
         for stream in (False, True):
             await client.post("/v1/chat/completions", json=chat(stream=stream, temperature=0))
         records = await made.recorded(2)
-        assert [record.not_kept for record in records] == ["finish", "finish"]
+        assert [record.not_kept for record in records] == ["finish", "usage"], "a stream that was cut has no usage of its engine"
+        assert talker.asked == 2
 
 
 ASK = {
