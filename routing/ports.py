@@ -79,7 +79,7 @@ class Adapters(NamedTuple):
     """Where a request's LoRA adapter is loaded, or can be."""
 
     there: Collection[str]
-    """Ids of the backends that have the adapter or are loading it."""
+    """Ids of the backends that have the adapter, are loading it, or have requests that wait for it."""
     unable: Mapping[str, str]
     """Backends that cannot load it, by id, each with the reason."""
     load_s: float = 1.0
