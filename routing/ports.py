@@ -45,6 +45,9 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     """Seconds per output token that the tenant's policy promises; None: no promise."""
     region: str = ""
     """The caller's region, by the same names as the backends' `region`; empty: not known."""
+    by_tokens: bool = True
+    """Whether `chain` is over the token ids that engines cache, so that their KV events tell of its blocks. Not so for prompts with images
+    and where no tokenizer is configured: these chains are over bytes."""
 
 
 Column = Sequence[float]

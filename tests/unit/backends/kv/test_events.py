@@ -113,8 +113,8 @@ def test_the_text_before_the_first_image_is_an_event_of_its_own(keys: list[objec
     text = next((at for at, key in enumerate(keys) if key is IMAGE), len(keys))
     assert [len(part.hashes) for part in parts if part.by_tokens] == ([text] if text else [])
     assert len(parts) == (2 if 0 < text < len(keys) else 1)
-    assert sum([part.hashes for part in parts], []) == hashes
-    assert sum([part.tokens for part in parts], []) == tokens
+    assert [block for part in parts for block in part.hashes] == hashes
+    assert [token for part in parts for token in part.tokens] == tokens
     assert [part.parent for part in parts] == [parent, *[hashes[text - 1]] * (len(parts) - 1)]
     assert [part.salt for part in parts] == ["salt" if salted else None, *[None] * (len(parts) - 1)]
     assert {(part.lora, part.medium, part.block_size) for part in parts} == {("lora-a", "CPU", size)}
