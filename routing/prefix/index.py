@@ -271,8 +271,6 @@ class PrefixIndex:
     def stored(self, backend_id: str, hashes: Sequence[int]) -> None:
         """The engine holds one more copy of each of these, a prompt's blocks in order."""
         backend = self._backend(backend_id)
-        if backend.exact:
-            backend.used.others(len(hashes), self._close)
         copies = backend.copies
         again = self._holders.add(backend.bit, hashes)
         if copies and self._holders.evicted:
@@ -283,6 +281,13 @@ class PrefixIndex:
                 copies[block] += 1
             elif len(copies) < self._max_copies:
                 copies[block] = 1
+
+    def took_in(self, backend_id: str, blocks: int) -> None:
+        """The events of an engine with an `exact` size have reported so many blocks as stored, whatever they hold: they push out what it is
+        assumed to hold."""
+        backend = self._backends.get(backend_id)
+        if backend is not None and backend.exact:
+            backend.used.others(blocks, self._close)
 
     def removed(self, backend_id: str, hashes: Iterable[int]) -> None:
         """The engine has dropped one copy of each of these blocks; unknown blocks are ignored."""
@@ -340,8 +345,8 @@ class PrefixIndex:
         """Set the cache size of a backend in blocks; 0: nothing is to be assumed of it.
 
         Args:
-            exact: whether the backend's events tell of all prompts but those confirmed as not `told`. What those hold is assumed until
-                events have told of as many other blocks.
+            exact: whether the backend's events tell of all prompts but those confirmed as not `told`. It is assumed to hold those until
+                it `took_in` as many blocks.
         """
         if blocks < 0:
             raise ValueError(f"a cache of {blocks} blocks")

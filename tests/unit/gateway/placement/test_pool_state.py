@@ -71,7 +71,7 @@ def test_what_events_cannot_tell_of_is_guessed_beside_them_within_the_engines_ca
     pool_states.use_events("a")
     pool_states.index.confirm(pool_states.index.predict("a", CHAIN, 0.0), 0.1, told=False)
     assert (held(pool_states, now=60.0), pool_states.is_exact("a")) == (4, True)
-    pool_states.index.stored("a", range(100, 106))
+    pool_states.index.took_in("a", 4)
     assert held(pool_states, now=60.0) == 0
     pool_states.capacity("a", 8 * BLOCK_TOKENS)
     pool_states.index.confirm(pool_states.index.predict("a", CHAIN, 60.0), 60.1, told=False)

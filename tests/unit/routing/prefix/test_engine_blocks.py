@@ -228,6 +228,20 @@ def test_the_text_before_an_image_is_credited_and_nothing_behind_it(text: int, m
     assert index.blocks == blocks.count == 0
 
 
+@pytest.mark.parametrize("keys", [None, [["image-1", 0]]])
+def test_all_that_an_engine_stores_pushes_out_what_it_is_only_assumed_to_hold(keys: object) -> None:
+    """An image prompt in a cache of 8 blocks: it goes once the engine has stored 7 others, images or text."""
+    index, blocks = made()
+    index.size("a", 8, exact=True)
+    index.confirm(index.predict("a", [1, 2], 0.0), 0.0, told=False)
+    for at in range(27):
+        (event,) = decode(packed(stored([at + 1], [at] * 16, block_size=16, extra_keys=[keys]))).events
+        blocks.stored(event)  # type: ignore[arg-type]  # a Stored
+        assert index.match([1, 2], 60.0).held("a") == 2
+    blocks.stored(Stored([99], 98, [0] * 16, 16))  # its parent is not known
+    assert index.match([1, 2], 60.0).held("a") == 0
+
+
 def test_pairs_count_as_their_first_tokens() -> None:
     index, blocks = made()
     blocks.stored(Stored([1], None, [(one, one + 1) for one in range(64)], 64))

@@ -259,9 +259,10 @@ def test_what_events_cannot_tell_of_is_taken_to_be_held_once_it_was_answered() -
     assert index.match(image, 60.0).held("a") == 10
     assert not index.stored_by_events("a", image[0])
     index.stored("a", prompt(3, 60))
+    index.took_in("a", 60)
     index.touch("b", image, 0.0)
     assert index.match(image, 60.0).blocks == {"a": 10}
-    index.stored("a", prompt(4, 11))
+    index.took_in("a", 11)
     assert index.match(image, 60.0) is NO_MATCH
     assert index.match(prompt(3, 60), 60.0).held("a") == 60
     index.confirm(index.predict("a", image, 60.0), 60.1, told=False)
@@ -286,6 +287,7 @@ def test_an_image_prompt_is_claimed_no_longer_than_an_lru_cache_would_hold_it(st
             new = [block for block in chain if block not in stored]
             stored.update(new)
             index.stored("a", new)
+            index.took_in("a", len(new))
             chain = new  # a block found in the cache again pushes nothing out
         for block in reversed(chain):
             lru[block] = None
