@@ -45,6 +45,9 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     """Seconds per output token that the tenant's policy promises; None: no promise."""
     region: str = ""
     """The caller's region, by the same names as the backends' `region`; empty: not known."""
+    by_tokens: bool = True
+    """Whether `chain` is over the token ids that engines cache, so that their KV events tell of its blocks. Not so for prompts with images
+    and where no tokenizer is configured: these chains are over bytes."""
 
 
 Column = Sequence[float]
@@ -79,7 +82,7 @@ class Adapters(NamedTuple):
     """Where a request's LoRA adapter is loaded, or can be."""
 
     there: Collection[str]
-    """Ids of the backends that have the adapter or are loading it."""
+    """Ids of the backends that have the adapter, are loading it, or have requests that wait for it."""
     unable: Mapping[str, str]
     """Backends that cannot load it, by id, each with the reason."""
     load_s: float = 1.0

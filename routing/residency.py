@@ -19,14 +19,14 @@ SPREAD: Final = 8
 load keeps a request waiting for as long as a second of decoding; so it is not worth a load to spread less than this."""
 
 TERM: Final = "adapter_absent"
-"""Name of the term in explanations: 0 where the adapter is loaded or being loaded, 1 elsewhere."""
+"""Name of the term in explanations: 0 where the adapter is loaded, being loaded or waited for, 1 elsewhere."""
 
 
 def with_adapter(route: Route, there: Collection[str], load_table: LoadTable) -> Route:
     """The route with the same backends, reordered so that those with the adapter come first.
 
     Args:
-        there: ids of the backends that have the adapter or are loading it.
+        there: ids of the backends that have the adapter, are loading it, or have requests that wait for it.
     """
     if not route.ranked:
         return route

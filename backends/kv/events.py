@@ -76,6 +76,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     at: float
     """Seconds since the epoch, by the engine's clock."""
     events: list[Event]
+    """In the engine's order. Where an image stands in an engine's event, the blocks before it are an event of their own."""
 
 
 _Hash: TypeAlias = int | bytes
@@ -164,7 +165,15 @@ def decode(payload: bytes) -> Batch:
         raise ValueError(f"has {hashes} block hashes, more than {MAX_HASHES}")
     if not 0 <= wire.at < 1e12:
         raise ValueError("has no time of day")
-    return Batch(wire.at, [_event(event) for event in wire.events])
+    events: list[Event] = []
+    for event in wire.events:
+        if isinstance(event, _STORED):
+            events += _stored(event)
+        elif isinstance(event, _REMOVED):
+            events.append(Removed(_hashes(event.block_hashes), _named(event.medium) or GPU, event.group_idx))
+        else:
+            events.append(_CLEARED)
+    return Batch(wire.at, events)
 
 
 def _wire(payload: bytes) -> _MapBatch | _ArrayBatch:
@@ -190,15 +199,9 @@ def _error_text(error: Exception) -> str:
     return f"is no batch of KV events: {text[:160]}"
 
 
-def _event(wire: _StoredMap | _RemovedMap | _ClearedMap | _StoredArray | _RemovedArray | _ClearedArray) -> Event:
-    if isinstance(wire, _STORED):
-        return _stored(wire)
-    if isinstance(wire, _REMOVED):
-        return Removed(_hashes(wire.block_hashes), _named(wire.medium) or GPU, wire.group_idx)
-    return _CLEARED
-
-
-def _stored(wire: _StoredMap | _StoredArray) -> Stored:
+def _stored(wire: _StoredMap | _StoredArray) -> list[Event]:
+    """The event; as two where tokens, salt and adapter alone determine only its first blocks, because an image follows them. An image is
+    in the hash of every block behind it, so those blocks are told by nothing that the gateway knows."""
     hashes = _hashes(wire.block_hashes)
     if not 1 <= wire.block_size <= MAX_BLOCK_SIZE:
         raise ValueError(f"has blocks of {wire.block_size} tokens")
@@ -206,9 +209,9 @@ def _stored(wire: _StoredMap | _StoredArray) -> Stored:
         raise ValueError(f"has {len(wire.token_ids)} tokens for {len(hashes)} blocks of {wire.block_size}")
     lora = _named(wire.lora_name)
     parent = wire.parent_block_hash
-    first_salt, has_other_keys = _extra(wire.extra_keys, len(hashes), lora, root=parent is None)
+    first_salt, text = _extra(wire.extra_keys, len(hashes), lora, root=parent is None)
     salt = _named(first_salt or wire.cache_salt)
-    return Stored(
+    whole = Stored(
         hashes,
         None if parent is None else _hash(parent),
         wire.token_ids,
@@ -216,17 +219,24 @@ def _stored(wire: _StoredMap | _StoredArray) -> Stored:
         lora,
         salt or None,
         # an adapter's number without its name says nothing: older releases reuse numbers
-        not has_other_keys and len(wire.token_ids) == len(hashes) * wire.block_size and (wire.lora_id is None or lora is not None),
+        (text > 0 or not hashes) and len(wire.token_ids) == len(hashes) * wire.block_size and (wire.lora_id is None or lora is not None),
         _named(wire.medium) or GPU,
         wire.group_idx,
     )
+    if not whole.by_tokens or text == len(hashes):
+        return [whole]
+    tokens = text * wire.block_size
+    return [
+        msgspec.structs.replace(whole, hashes=hashes[:text], tokens=wire.token_ids[:tokens]),
+        Stored(hashes[text:], hashes[text - 1], wire.token_ids[tokens:], wire.block_size, lora, None, False, whole.medium, whole.group),
+    ]
 
 
-def _extra(raw: msgspec.Raw, blocks: int, lora: str | None, *, root: bool) -> tuple[str | None, bool]:
-    """A prompt's salt out of vLLM's extra keys (one list or nil for each block), and whether some keys are neither a salt nor the
-    adapter."""
+def _extra(raw: msgspec.Raw, blocks: int, lora: str | None, *, root: bool) -> tuple[str | None, int]:
+    """A prompt's salt out of vLLM's extra keys (one list or nil for each block), and how many blocks come before the first one with a key
+    that is neither a salt nor the adapter: an image, say."""
     if raw == _NIL:
-        return None, False
+        return None, blocks
     try:
         keys_of_blocks = _EXTRA.decode(raw) or []
     except (ValueError, RecursionError) as error:
@@ -237,8 +247,8 @@ def _extra(raw: msgspec.Raw, blocks: int, lora: str | None, *, root: bool) -> tu
     known = (b"\xc0", b"\x90", msgspec.msgpack.encode([lora]))
     odd = [at for at, keys in enumerate(keys_of_blocks) if bytes(keys) not in known]
     if root and odd and odd[0] == 0 and (salt := _salt(keys_of_blocks[0], lora)) is not None:
-        return salt, len(odd) > 1
-    return None, bool(odd)
+        return salt, odd[1] if len(odd) > 1 else blocks
+    return None, odd[0] if odd else blocks
 
 
 def _salt(keys: msgspec.Raw, lora: str | None) -> str | None:

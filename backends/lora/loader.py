@@ -206,13 +206,19 @@ class LoraLoader:
         return adapters.resident() if adapters is not None else ()
 
     def where(self, pool: str, backends: Collection[str], adapter: Adapter) -> tuple[set[str], dict[str, str]]:
-        """The backends that have the adapter or are loading it, and the backends that cannot get it, each with the reason."""
+        """The backends that have the adapter, are loading it or have requests that wait for it; and the backends that cannot get it, each
+        with the reason.
+
+        A load takes its slot only after the engine's list was read and an unload under way has ended, which takes up to seconds. Requests
+        that come meanwhile join the load: elsewhere they would load the adapter a second time, for which another one is evicted.
+        """
         now = self.clock()
         having: set[str] = set()
         unable: dict[str, str] = {}
         for backend in backends:
             adapters = self.adapters_on(pool, backend)
-            if adapters.comes(adapter.served):
+            awaited = self.loading((backend, adapter.served)) and not adapters.refusal(adapter.served, now)
+            if awaited or adapters.comes(adapter.served):
                 having.add(backend)
             elif why := adapters.obstacle(adapter.served, now, self.busy(backend)):
                 unable[backend] = why

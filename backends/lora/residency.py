@@ -148,15 +148,19 @@ class LoadedAdapters:
         """
         if self.comes(served):
             return ""
-        if not self.loads:
-            return f"does not list {served}, and this kind of engine cannot be told to load it"
-        until, why = self._barred.get(served, (now, ""))
-        if now < until:
+        if why := self.refusal(served, now):
             return why
         entry = self._entries.get(served)
         if entry is not None and entry.state is _State.UNSURE:
             return f"it is not known whether {served} is loaded; the next poll tells"
         return self._victims(served, busy)[1]
+
+    def refusal(self, served: str, now: float) -> str:
+        """Why a load would be in vain however many slots were free; empty when nothing is known against it."""
+        if not self.loads:
+            return f"does not list {served}, and this kind of engine cannot be told to load it"
+        until, why = self._barred.get(served, (now, ""))
+        return why if now < until else ""
 
     def begin(self, served: str, now: float, busy: AdaptersInUse) -> tuple[str, ...]:
         """Take a slot for an adapter that is about to be loaded; returns the adapters that must be unloaded first.

@@ -29,6 +29,7 @@ class InFlight:
     __slots__ = (
         "_before",
         "_begin_timer",
+        "_by_tokens",
         "_chain",
         "_deps",
         "_first_token_seen",
@@ -68,6 +69,7 @@ class InFlight:
             self._tenant_shares.request_sent(self._tenant)
         self._load_table = load_table
         self._chain = request.chain
+        self._by_tokens = request.by_tokens
         self._deps = deps
         self._first_token_seen = False
         self.limiter = deps.pool_states.limits.limiters.get(backend_id)
@@ -97,8 +99,9 @@ class InFlight:
         self._load_table.begun(self.charge)
         self.batch_at_begin = self.batch()
         if self._prediction is not None:
-            self._deps.pool_states.index.confirm(self._prediction, now)
-            self._deps.pool_states.prompt_answered(self.charge.id, self._chain, now)
+            self._deps.pool_states.index.confirm(self._prediction, now, told=self._by_tokens)
+            if self._by_tokens:
+                self._deps.pool_states.prompt_answered(self.charge.id, self._chain, now)
 
     def batch(self) -> tuple[float, float]:
         """Sequences in the backend's batch, and tokens in their contexts."""

@@ -159,6 +159,7 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
         ask.endpoint.has_messages or not ask.fields.startswith(_SEVERAL_PROMPTS, ask.prompt_at[0]),
         policy.tpot_slo_s,
         deps.region,
+        prompt.by_tokens if prompt is not None else True,
     )
     return Placement(
         pool,

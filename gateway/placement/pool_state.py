@@ -373,7 +373,7 @@ class PoolStates(dict[str, PoolState]):
     # --- cache contents -------------------------------------------------------------------------------------------
 
     def capacity(self, backend_id: str, tokens: int | None) -> None:
-        """Set the size of an engine's KV cache, None for unknown; it bounds the predicted contents of a backend without events."""
+        """Set the size of an engine's KV cache, None for unknown; it bounds the predicted contents, of which no event tells."""
         source = self._sources.get(backend_id)
         blocks = max(1, (tokens or UNSAID_CAPACITY_TOKENS) // BLOCK_TOKENS)
         if source is not None and source.capacity != blocks:
@@ -445,7 +445,7 @@ class PoolStates(dict[str, PoolState]):
         self._believe(backend_id, source)
 
     def _size(self, backend_id: str, source: _Source) -> None:
-        self.index.size(backend_id, 0 if source.check is not None and not source.useless else source.capacity)
+        self.index.size(backend_id, source.capacity, exact=source.check is not None and not source.useless)
 
     def note_cached(self, backend_id: str, predicted: float, actual: float) -> None:
         """Adjust the trust in a backend's index entries by the cached tokens of a prompt: predicted by the index, and reported by the

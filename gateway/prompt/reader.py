@@ -53,6 +53,8 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     """Whether the tokenizer took too long. It goes on, so that the same prompt is ready sooner the next time."""
     text_bytes: int = 0
     """The bytes of text from which `tokens` was estimated."""
+    by_tokens: bool = True
+    """Whether `chain` is over token ids; otherwise it is over bytes, and no engine's events tell of its blocks."""
 
 
 class Prompts:
@@ -125,7 +127,7 @@ class Prompts:
         # the settings say the tokens of media, so nothing about text is learned from a prompt with media
         learned_from = 0 if parts.media else parts.size
         block_tokens = max(1, round(BLOCK_BYTES * seen_tokens / seen_bytes))
-        return Prompt(tokens, chain, block_tokens, template, late=late, text_bytes=learned_from)
+        return Prompt(tokens, chain, block_tokens, template, late=late, text_bytes=learned_from, by_tokens=False)
 
     def learn(self, prompt: Prompt, pool: str, tokens: int) -> None:
         """Learn the bytes per token of a pool from the number of tokens that an engine reports for a prompt."""

@@ -136,6 +136,10 @@ class Holds(Protocol):
         """The backend holds nothing."""
         ...
 
+    def took_in(self, backend_id: str, blocks: int) -> None:
+        """The backend has stored so many blocks, of any prompts: credited or not."""
+        ...
+
 
 class EngineBlocks:
     """The blocks of one backend; takes events in the engine's order (`backends.kv.blocks.KvConsumer`) and updates the index.
@@ -148,7 +152,7 @@ class EngineBlocks:
     """
 
     __slots__ = (
-        *("_copies", "_ends", "_gone", "_id", "_index", "_max_blocks", "_root_of", "_waiting", "_waits"),
+        *("_copies", "_ends", "_gone", "_id", "_index", "_max_blocks", "_root_of", "_took_in", "_waiting", "_waits"),
         *("block_tokens", "counts", "overflow"),
     )
 
@@ -164,6 +168,8 @@ class EngineBlocks:
         self._copies: dict[int, int] = {}
         self._waiting: dict[int, list[StoredBlocks]] = {}
         self._waits = 0
+        self._took_in = 0
+        """Tokens stored that do not fill a block of ours yet."""
         self._gone: set[int] = set()
         """Engine hashes removed while blocks wait for a parent: they may be among the waiting ones."""
         self.counts = BlockCounts()
@@ -183,6 +189,9 @@ class EngineBlocks:
     def stored(self, event: StoredBlocks) -> None:
         """Take an event that the engine holds one more copy of each of its blocks."""
         self.counts.stored += len(event.hashes)
+        blocks, self._took_in = divmod(self._took_in + len(event.hashes) * event.block_size, self.block_tokens)
+        if blocks:
+            self._index.took_in(self._id, blocks)
         if self._gone and not self._gone.isdisjoint(event.hashes):
             self._drop_waiting()  # it is no longer known which copy is still there
         ready = [event]

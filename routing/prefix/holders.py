@@ -183,13 +183,15 @@ MAX_GENERATIONS: Final = 3 * GENERATIONS
 
 
 class _Generation:
-    __slots__ = ("bit", "newest", "slot")
+    __slots__ = ("bit", "newest", "others", "slot")
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
         self.bit = 1 << slot
         self.newest = 0
-        """Blocks that are in no younger generation."""
+        """Blocks that are in no younger generation, and those of other prompts that came while it was the youngest."""
+        self.others = False
+        """Whether blocks of other prompts are among them."""
 
 
 class RecentUse:
@@ -203,7 +205,7 @@ class RecentUse:
 
     @property
     def blocks(self) -> int:
-        """Distinct blocks that the backend is assumed to hold; never more than `capacity`."""
+        """Distinct blocks that the backend is assumed to hold, and those of `others` since; never more than `capacity`."""
         return sum(generation.newest for generation in self._generations)
 
     def resize(self, capacity: int, close: Callable[[int], None]) -> None:
@@ -218,7 +220,7 @@ class RecentUse:
             return
         generations = self._generations
         counts = self._by_generation(holders, chain)
-        if generations and counts.get(generations[-1]) == len(chain):
+        if generations and not generations[-1].others and counts.get(generations[-1]) == len(chain):
             return
         if not generations or generations[-1].newest * GENERATIONS >= self.capacity:
             generations.append(_Generation(open_slot()))
@@ -234,6 +236,13 @@ class RecentUse:
                 generations.remove(generation)
                 close(generation.slot)
         self._shrink(close)
+
+    def others(self, blocks: int, close: Callable[[int], None]) -> None:
+        """Record that the backend's cache took in so many blocks of prompts that are not touched here: they push out what is older."""
+        if self._generations:
+            self._generations[-1].newest += blocks
+            self._generations[-1].others = True
+            self._shrink(close)
 
     def _by_generation(self, holders: BlockHolders, chain: Sequence[int]) -> dict[_Generation | None, int]:
         """How many of these blocks are in each generation, counting a block for the youngest that holds it; None: blocks in none."""

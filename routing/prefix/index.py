@@ -2,7 +2,8 @@
 
 - exact: the engine's events (`stored`, `removed`, `cleared`), in our hashes (`routing.prefix.engine_blocks`), with copies counted
 - predicted: `predict` at dispatch, for 3 s or until `withdraw`; a block is held when either source says so
-- approximate: for engines without events, `size` and then `touch` or `confirm`: what an LRU cache of that size would still hold
+- approximate: for engines without events, `size` and then `touch` or `confirm`: what an LRU cache of that size would still hold. Beside
+  events it serves the prompts that events cannot tell of: those with images
 
 `PrefixIndex` is bounded at every insert; see `routing.prefix.holders` for what goes at the bound.
 
@@ -172,7 +173,7 @@ NO_MATCH: Final = IndexMatch({})
 class _IndexedBackend(BackendLife):
     """One backend in the index, until it is forgotten or cleared."""
 
-    __slots__ = ("copies", "slot", "used")
+    __slots__ = ("copies", "exact", "slot", "used")
 
     def __init__(self, slot: int) -> None:
         super().__init__(1 << slot)
@@ -180,6 +181,8 @@ class _IndexedBackend(BackendLife):
         self.copies: dict[int, int] = {}
         """Copies of a block beyond the first, for blocks that have any."""
         self.used = RecentUse()
+        self.exact = False
+        """Whether its events tell of all prompts but those confirmed as not `told`."""
 
 
 class PrefixIndex:
@@ -279,6 +282,13 @@ class PrefixIndex:
             elif len(copies) < self._max_copies:
                 copies[block] = 1
 
+    def took_in(self, backend_id: str, blocks: int) -> None:
+        """The events of an engine with an `exact` size have reported so many blocks as stored, whatever they hold: they push out what it is
+        assumed to hold."""
+        backend = self._backends.get(backend_id)
+        if backend is not None and backend.exact:
+            backend.used.others(blocks, self._close)
+
     def removed(self, backend_id: str, hashes: Iterable[int]) -> None:
         """The engine has dropped one copy of each of these blocks; unknown blocks are ignored."""
         backend = self._backends.get(backend_id)
@@ -300,7 +310,7 @@ class PrefixIndex:
         if backend is not None:
             capacity = backend.used.capacity
             self.forget(backend_id)
-            self._open(backend_id).used.resize(capacity, self._close)
+            self.size(backend_id, capacity, exact=backend.exact)
 
     def forget(self, backend_id: str) -> None:
         """Forget a backend that has left: it matches nothing from now on, predictions included. O(1). A backend that comes back under the
@@ -321,22 +331,35 @@ class PrefixIndex:
         """Take back the prediction of a dispatch that failed. Idempotent."""
         self._predictions.withdraw(prediction)
 
-    def confirm(self, prediction: Prediction, now: float) -> None:
-        """Record that the backend has begun to answer: a backend without events is assumed to hold the prompt from now on."""
+    def confirm(self, prediction: Prediction, now: float, *, told: bool = True) -> None:
+        """Record that the backend has begun to answer: it is assumed to hold the prompt from now on, unless its events tell of the prompt.
+
+        Args:
+            told: whether events tell of such prompts where the backend has any; not so for prompts with images.
+        """
         backend = prediction.holder
-        if isinstance(backend, _IndexedBackend) and backend.bit and backend.used.capacity:
+        if isinstance(backend, _IndexedBackend) and backend.bit and backend.used.capacity and not (told and backend.exact):
             self._touch(backend, self._owners[backend.slot], prediction.chain)
 
-    def size(self, backend_id: str, blocks: int) -> None:
-        """Set the cache size in blocks of a backend without events; 0: it publishes events, or nothing is to be assumed of it."""
+    def size(self, backend_id: str, blocks: int, *, exact: bool = False) -> None:
+        """Set the cache size of a backend in blocks; 0: nothing is to be assumed of it.
+
+        Args:
+            exact: whether the backend's events tell of all prompts but those confirmed as not `told`. It is assumed to hold those until
+                it `took_in` as many blocks.
+        """
         if blocks < 0:
             raise ValueError(f"a cache of {blocks} blocks")
-        self._backend(backend_id).used.resize(blocks, self._close)
+        backend = self._backend(backend_id)
+        if backend.exact is not exact:
+            backend.exact = exact
+            backend.used.resize(0, self._close)
+        backend.used.resize(blocks, self._close)
 
     def touch(self, backend_id: str, chain: Sequence[int], now: float) -> None:
         """Record that a backend without events used this prompt's blocks just now. Does nothing when it has no `size`."""
         backend = self._backends.get(backend_id)
-        if backend is not None and backend.used.capacity:
+        if backend is not None and backend.used.capacity and not backend.exact:
             self._touch(backend, backend_id, chain)
 
     def _touch(self, backend: _IndexedBackend, backend_id: str, chain: Sequence[int]) -> None:

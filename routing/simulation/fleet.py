@@ -44,6 +44,10 @@ class SimulatedAdapters:
         """Whether every slot is in use: another adapter would have to wait for one."""
         return len(self._loaded) >= self.slots and all([users for _, users in self._loaded.values()])
 
+    def comes(self, name: str) -> bool:
+        """Whether the adapter is loaded, being loaded, or waited for by a request: a further request needs no load of its own."""
+        return name in self._loaded or any([adapter == name for adapter, _ in self.waiting])
+
     def take(self, name: str, now: float) -> float | None:
         """Use an adapter. Returns when it is loaded, or None when every slot is in use by other adapters."""
         entry = self._loaded.get(name)
@@ -70,13 +74,11 @@ class SimulatedAdapters:
 
 
 def adapters_for(name: str, engines: Sequence[str], shelves: Sequence[SimulatedAdapters]) -> Adapters:
-    """Where an adapter is loaded, and which engines cannot load it. An engine without a free slot cannot while another can, as in the
-    gateway."""
-    there = [engine for engine, shelf in zip(engines, shelves, strict=True) if name in shelf.there]
+    """Where an adapter is loaded or waited for, and which engines cannot load it. An engine without a free slot cannot while another can,
+    unless requests wait there for this adapter."""
+    there = [engine for engine, shelf in zip(engines, shelves, strict=True) if shelf.comes(name)]
     unable = {engine: "takes no adapters" for engine, shelf in zip(engines, shelves, strict=True) if not shelf.slots}
-    busy = {
-        engine: "every slot is in use" for engine, shelf in zip(engines, shelves, strict=True) if shelf.busy and name not in shelf.there
-    }
+    busy = {engine: "every slot is in use" for engine, shelf in zip(engines, shelves, strict=True) if shelf.busy and engine not in there}
     if len(unable.keys() | busy.keys()) < len(engines):
         unable = {**busy, **unable}
     return Adapters(there, unable, max(shelf.load_s for shelf in shelves))

@@ -15,6 +15,7 @@ from routing.output_length import OutputLengths
 from routing.policy_instance import PolicyInstance
 from routing.ports import Adapters, Circumstances, RoutingRequest
 from routing.prefix.index import Prediction, PrefixIndex
+from routing.residency import with_adapter
 from routing.schedule import Route, place
 from routing.simulation.fleet_file import FleetFile
 from routing.simulation.timing import StepTiming
@@ -113,6 +114,8 @@ class Replica:
         route = place(
             request, pool, self.load_table, self._choosing, Circumstances(now, match, holder=holder, adapters=adapters), self._rng
         )
+        if adapters is not None and not self._choosing.policy.in_seconds:
+            route = with_adapter(route, adapters.there, self.load_table)
         split: Split | None = None
         if self._terms is not None and not turn.lora:
             held = {backend.id: tokens for backend, tokens in zip(route.backends, route.matched, strict=False)}

@@ -88,6 +88,48 @@ def test_blocks_that_more_than_tokens_salt_and_adapter_tell_say_so(fields: dict[
     assert not event.by_tokens
 
 
+TEXT = [None, [], ["lora-a"]]
+IMAGE = [["image-1", 0]]
+"""Extra keys of a block with an image: its digest and where it begins."""
+
+
+@given(
+    st.lists(st.sampled_from([*TEXT, *[IMAGE] * 3]), min_size=1, max_size=8),
+    st.integers(1, 3),
+    st.none() | st.integers(1, 9),
+    st.booleans(),
+)
+def test_the_text_before_the_first_image_is_an_event_of_its_own(keys: list[object], size: int, parent: int | None, salted: bool) -> None:
+    """Whatever keys the blocks have: no block, token or parent is lost, and the first event ends where the first image begins."""
+    salted = salted and parent is None and keys[0] is not IMAGE
+    if salted:
+        keys = [["salt", "lora-a"] if keys[0] == ["lora-a"] else ["salt"], *keys[1:]]
+    hashes = list(range(100, 100 + len(keys)))
+    tokens = list(range(len(keys) * size))
+    event = stored(hashes, tokens, block_size=size, parent_block_hash=parent, lora_name="lora-a", extra_keys=keys, medium="CPU")
+    events = decode(packed(CLEARED, event, CLEARED)).events
+    assert (events[0], events[-1]) == (Cleared(), Cleared())
+    parts = [part for part in events if isinstance(part, Stored)]
+    text = next((at for at, key in enumerate(keys) if key is IMAGE), len(keys))
+    assert [len(part.hashes) for part in parts if part.by_tokens] == ([text] if text else [])
+    assert len(parts) == (2 if 0 < text < len(keys) else 1)
+    assert [block for part in parts for block in part.hashes] == hashes
+    assert [token for part in parts for token in part.tokens] == tokens
+    assert [part.parent for part in parts] == [parent, *[hashes[text - 1]] * (len(parts) - 1)]
+    assert [part.salt for part in parts] == ["salt" if salted else None, *[None] * (len(parts) - 1)]
+    assert {(part.lora, part.medium, part.block_size) for part in parts} == {("lora-a", "CPU", size)}
+
+
+def test_an_image_in_an_event_that_vllm_sent_costs_only_what_comes_after_it() -> None:
+    batch = msgspec.msgpack.decode(dict(recorded("vllm-0.32.0"))["BlockStored/salt"])
+    wire = batch[1][0]
+    wire["extra_keys"][7] = [["9c1f", 240]]
+    text, rest = decode(msgspec.msgpack.encode(batch)).events
+    assert isinstance(text, Stored)
+    assert isinstance(rest, Stored)
+    assert (text.by_tokens, len(text.hashes), text.salt, rest.by_tokens, len(rest.hashes)) == (True, 7, "tenantA", False, 17)
+
+
 def test_sglang_names_the_salt_in_a_field_and_may_hash_pairs() -> None:
     event = only(stored([1], [(1, 2), (2, 3)], block_size=2, cache_salt="s"))
     assert isinstance(event, Stored)

@@ -153,6 +153,80 @@ async def test_another_process_was_faster() -> None:
     assert site.done[-1].why == ""
 
 
+class SlowList(Engine):
+    """Answers its list when it is told to."""
+
+    def __init__(self, slots: int = 2) -> None:
+        super().__init__(slots)
+        self.asked: list[ReplySink] = []
+
+    def _reply(self, call: Call, sink: ReplySink) -> None:
+        if call.method == "GET":
+            self.asked.append(sink)
+        else:
+            super()._reply(call, sink)
+
+    def list_now(self) -> None:
+        while self.asked:
+            super()._reply(Call("GET", "/v1/models", b"", ""), self.asked.pop())
+
+
+async def until_asked(engine: SlowList) -> None:
+    while not engine.asked:
+        await asyncio.sleep(0)
+
+
+async def test_where_requests_wait_for_the_adapter_no_second_load_is_needed() -> None:
+    """The first request waits for the engine's list, so nothing is being loaded yet."""
+    engine = SlowList()
+    site = Site(engine, Engine())
+    first = asyncio.create_task(site.hold(A))
+    await until_asked(engine)
+    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {})
+    assert site.loader.where("p", ["e0", "e1"], B) == (set(), {})
+    engine.list_now()
+    await first
+    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {})
+    assert engine.orders == [("load", A.served)]
+
+
+async def test_where_requests_wait_for_the_adapter_the_backend_is_not_excluded_as_busy() -> None:
+    """A is being unloaded for B, and a request for A waits for it to come back: the slots are taken, and one of them is for A."""
+    engine = SlowList(slots=1)
+    site = Site(engine, slots=1)
+    adapters = site.loader.adapters_on("p", "e0")
+    adapters.reported([A.served], adapters.changes)
+    assert adapters.begin(B.served, site.now, NONE) == (A.served,)
+    assert site.loader.where("p", ["e0"], A) == (set(), {"e0": f"all 1 adapter slots are in use: {B.served}"})
+    again = asyncio.create_task(site.hold(A))
+    await until_asked(engine)
+    assert site.loader.where("p", ["e0"], A) == ({"e0"}, {})
+    assert site.loader.where("p", ["e0"], C)[1].keys() == {"e0"}
+    adapters.unloaded(A.served)
+    adapters.loaded(B.served, site.now)
+    engine.list_now()
+    await again
+    assert engine.orders == [("unload", B.served), ("load", A.served)]
+
+
+async def test_waiting_promises_nothing_that_the_engine_has_refused() -> None:
+    engine = SlowList()
+    site = Site(engine, Engine())
+    waits = asyncio.create_task(site.refused(site.hold(A)))
+    await until_asked(engine)
+    site.loader.bar(site.loader.adapters_on("p", "e0"), A, "another answer than the adapter's")
+    assert site.loader.where("p", ["e0", "e1"], A) == (set(), {"e0": "another answer than the adapter's"})
+    engine.list_now()
+    assert await waits == "another answer than the adapter's"
+    fixed = SlowList()
+    served_only = Site(fixed, dialect="openai")
+    hopeless = asyncio.create_task(served_only.refused(served_only.hold(A)))
+    await until_asked(fixed)
+    assert "does not list" in served_only.loader.where("p", ["e0"], A)[1]["e0"]
+    fixed.list_now()
+    assert "does not list" in await hopeless
+
+
 async def test_a_refused_load_says_why_and_is_not_tried_again_at_once() -> None:
     engine = Engine()
     site = Site(engine)

@@ -1,13 +1,22 @@
 import asyncio
+import json
+from typing import Any
 
 import msgspec
 import pytest
 
 from backends.lora.residency import Adapter
+from domain.ask import Ask, Endpoint
+from gateway.http.openai import interpret
 from gateway.placement.in_flight import InFlight, InFlightPair, in_flight_on
 from routing.disaggregation import Shared, Split
 from routing.fleet import Backend
+from routing.prefix.trust import CHECKED_PROMPTS, EVENT_LAG_S
 from tests.placed import Worker, chat
+
+
+def ask_of(messages: list[dict[str, Any]]) -> Ask:
+    return interpret(Endpoint.CHAT, json.dumps({"model": "sim", "messages": messages, "stream": True}).encode())
 
 
 def state(worker: Worker) -> tuple[list[float], list[float], list[float]]:
@@ -48,6 +57,31 @@ async def test_the_prompt_counts_as_there_from_its_dispatch_and_not_after_a_fail
     good.over()
     worker.now += 60
     assert worker.held(placement, "a") == blocks
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5000}}
+
+
+async def test_a_conversation_about_an_image_finds_the_engine_that_has_it_though_its_events_tell_nothing_of_it() -> None:
+    worker = Worker("a", "b")
+    pool_states = worker.deps.pool_states
+    for backend in "ab":
+        pool_states.use_events(backend)
+    turns = [{"role": "user", "content": [{"type": "text", "text": "the sea " * 500}, IMAGE]}]
+    first = await worker.placed(ask_of(turns))
+    assert not first.request.by_tokens
+    in_flight = InFlight(first, "b", worker.deps, stream=True)
+    in_flight.begun()
+    in_flight.over()
+    worker.now += 60
+    turns += [{"role": "assistant", "content": "a ship " * 60}, {"role": "user", "content": "and now?"}]
+    then = await worker.placed(ask_of(turns))
+    assert (then.held_tokens("a"), then.route.backends[0].id) == (0.0, "b")
+    assert then.circumstances.match.blocks["b"] == len(first.request.chain) > 10
+    for number in range(2 * CHECKED_PROMPTS):  # no event tells of them, which says nothing against the events
+        InFlight(then, "b", worker.deps, stream=True).begun()
+        pool_states.events("b", connected=True, stored=number, now=worker.now + 2 * EVENT_LAG_S)
+    assert pool_states.is_exact("b")
 
 
 async def test_a_first_token_takes_the_prompt_out_of_the_queue() -> None:

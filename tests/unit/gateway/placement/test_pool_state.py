@@ -65,6 +65,19 @@ def test_events_take_the_place_of_guesses_and_give_it_back() -> None:
     assert (held(pool_states), pool_states.is_exact("a")) == (0, False)
 
 
+def test_what_events_cannot_tell_of_is_guessed_beside_them_within_the_engines_cache() -> None:
+    pool_states = grounds_of("a")
+    pool_states.capacity("a", 4 * BLOCK_TOKENS)
+    pool_states.use_events("a")
+    pool_states.index.confirm(pool_states.index.predict("a", CHAIN, 0.0), 0.1, told=False)
+    assert (held(pool_states, now=60.0), pool_states.is_exact("a")) == (4, True)
+    pool_states.index.took_in("a", 4)
+    assert held(pool_states, now=60.0) == 0
+    pool_states.capacity("a", 8 * BLOCK_TOKENS)
+    pool_states.index.confirm(pool_states.index.predict("a", CHAIN, 60.0), 60.1, told=False)
+    assert held(pool_states, now=90.0) == 8
+
+
 @pytest.mark.req("ROUTERS-10")
 def test_a_restart_empties_what_is_guessed() -> None:
     pool_states = grounds_of("a", "b")

@@ -204,6 +204,44 @@ def test_what_tokens_do_not_tell_is_not_credited() -> None:
     assert index.match(chain(tokens, lora="known"), 0.0).held("a") == 1
 
 
+@given(st.integers(0, 12), st.integers(1, 12), st.sampled_from([16, 32, 64]), st.booleans())
+def test_the_text_before_an_image_is_credited_and_nothing_behind_it(text: int, more: int, size: int, in_one: bool) -> None:
+    """An image in an engine's block: the gateway's blocks that end before it are held, whether the engine tells of the prompt in one event
+    or block for block, and no longer once they are removed."""
+    index, blocks = made()
+    whole = text + more
+    tokens = list(range(whole * size))
+    hashes = list(range(1, whole + 1))
+    keys = [None] * text + [[["image-1", 0]]] + [None] * (more - 1)
+    if in_one:
+        wire = [stored(hashes, tokens, block_size=size, extra_keys=keys)]
+    else:
+        wire = [
+            stored([at + 1], tokens[at * size : at * size + size], block_size=size, parent_block_hash=at or None, extra_keys=[keys[at]])
+            for at in range(whole)
+        ]
+    for event in decode(packed(*wire)).events:
+        blocks.stored(event)  # type: ignore[arg-type]  # a Stored
+    assert index.match(chain(tokens), 0.0).held("a") == text * size // BLOCK_TOKENS
+    assert blocks.count == text
+    blocks.removed(hashes[::-1])
+    assert index.blocks == blocks.count == 0
+
+
+@pytest.mark.parametrize("keys", [None, [["image-1", 0]]])
+def test_all_that_an_engine_stores_pushes_out_what_it_is_only_assumed_to_hold(keys: object) -> None:
+    """An image prompt in a cache of 8 blocks: it goes once the engine has stored 7 others, images or text."""
+    index, blocks = made()
+    index.size("a", 8, exact=True)
+    index.confirm(index.predict("a", [1, 2], 0.0), 0.0, told=False)
+    for at in range(27):
+        (event,) = decode(packed(stored([at + 1], [at] * 16, block_size=16, extra_keys=[keys]))).events
+        blocks.stored(event)  # type: ignore[arg-type]  # a Stored
+        assert index.match([1, 2], 60.0).held("a") == 2
+    blocks.stored(Stored([99], 98, [0] * 16, 16))  # its parent is not known
+    assert index.match([1, 2], 60.0).held("a") == 0
+
+
 def test_pairs_count_as_their_first_tokens() -> None:
     index, blocks = made()
     blocks.stored(Stored([1], None, [(one, one + 1) for one in range(64)], 64))

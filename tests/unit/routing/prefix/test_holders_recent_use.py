@@ -62,6 +62,44 @@ def test_it_holds_what_a_true_lru_holds_or_less_by_a_generation_at_most(asked: l
             assert cache.held >= set(least.order)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.booleans(), st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 20))), max_size=80),
+    st.integers(1, 200),
+)
+def test_blocks_that_others_use_take_places_too(steps: list[tuple[bool, tuple[int, int, int]]], capacity: int) -> None:
+    """Beside prompts of another kind, told of by their number only, it holds no more than a true LRU does that sees both, and what was used
+    within the last seven eighths of the capacity."""
+    cache, most = Cache(capacity), Lru(capacity)
+    least = Lru(max(1, capacity - capacity // GENERATIONS - 1 - 24))
+    others = 0
+    for own, prompt in steps:
+        if own:
+            for one in (cache, most, least):
+                one.touch(chain(prompt))
+        else:
+            count = len(chain(prompt))
+            cache.use.others(count, cache.holders.close)
+            for lru in (most, least):
+                for _ in range(count):  # a block at a time: more than the capacity at once
+                    others -= 1
+                    lru.touch([others])
+        assert cache.held <= set(most.order)
+        assert cache.use.blocks <= capacity
+        if capacity > 60 and cache.holders.width < MAX_GENERATIONS:
+            assert cache.held >= {block for block in least.order if block >= 0}
+
+
+def test_a_conversation_in_use_outlives_any_number_of_others() -> None:
+    cache = Cache(1_000)
+    for _ in range(100):
+        cache.touch(list(range(40)))
+        cache.use.others(800, cache.holders.close)
+    assert cache.held == set(range(40))
+    cache.use.others(1_000, cache.holders.close)
+    assert not cache.held
+
+
 def test_one_conversation_that_goes_on_pushes_nothing_else_out() -> None:
     cache = Cache(1_000)
     cache.touch(list(range(10_000, 10_400)))

@@ -1,5 +1,5 @@
 import random
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 import pytest
@@ -246,6 +246,58 @@ def test_with_events_an_answer_is_no_evidence() -> None:
     index.confirm(index.predict("a", chain, 0.0), 0.1)
     index.touch("a", chain, 0.1)
     assert index.match(chain, PREDICTION_TTL_S) is NO_MATCH
+
+
+def test_what_events_cannot_tell_of_is_taken_to_be_held_once_it_was_answered() -> None:
+    """A prompt with an image beside an engine with events: until as many other blocks were stored as the cache holds."""
+    index, image = PrefixIndex(10_000), prompt(1, 10)
+    index.size("a", 80, exact=True)
+    index.confirm(index.predict("a", prompt(2, 10), 0.0), 0.1)
+    index.touch("a", prompt(2, 10), 0.1)
+    assert index.match(prompt(2, 10), 60.0) is NO_MATCH, "events tell of this one"
+    index.confirm(index.predict("a", image, 0.0), 0.1, told=False)
+    assert index.match(image, 60.0).held("a") == 10
+    assert not index.stored_by_events("a", image[0])
+    index.stored("a", prompt(3, 60))
+    index.took_in("a", 60)
+    index.touch("b", image, 0.0)
+    assert index.match(image, 60.0).blocks == {"a": 10}
+    index.took_in("a", 11)
+    assert index.match(image, 60.0) is NO_MATCH
+    assert index.match(prompt(3, 60), 60.0).held("a") == 60
+    index.confirm(index.predict("a", image, 60.0), 60.1, told=False)
+    index.cleared("a")
+    assert index.match(image, 64.0) is NO_MATCH
+    index.confirm(index.predict("a", prompt(2, 10), 64.0), 64.1)
+    index.confirm(index.predict("a", image, 64.0), 64.1, told=False)
+    assert (index.match(image, 70.0).held("a"), index.match(prompt(2, 10), 70.0)) == (10, NO_MATCH), "its size outlives what it held"
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 25)), max_size=60), st.integers(40, 200))
+def test_an_image_prompt_is_claimed_no_longer_than_an_lru_cache_would_hold_it(steps: list[tuple[bool, int, int]], capacity: int) -> None:
+    """Text is told by events, image prompts are not: what is claimed of the latter is held by a true LRU cache that sees both."""
+    index, lru, stored = PrefixIndex(100_000), OrderedDict[int, None](), set[int]()
+    index.size("a", capacity, exact=True)
+    for image, seed, length in steps:
+        chain = prompt(seed + 100 * image, length)
+        if image:
+            index.confirm(index.predict("a", chain, 0.0), 0.0, told=False)
+        else:
+            new = [block for block in chain if block not in stored]
+            stored.update(new)
+            index.stored("a", new)
+            index.took_in("a", len(new))
+            chain = new  # a block found in the cache again pushes nothing out
+        for block in reversed(chain):
+            lru[block] = None
+            lru.move_to_end(block)
+        while len(lru) > capacity:
+            lru.popitem(last=False)
+        for other in range(31):
+            asked = prompt(other + 100, 25)
+            held = index.match(asked, 60.0).held("a")
+            assert all(block in lru for block in asked[:held])
 
 
 @settings(deadline=None)

@@ -6,6 +6,9 @@ import pytest
 
 from routing.calibration import Calibration
 from routing.policy_instance import policy_instance
+from routing.ports import Adapters
+from routing.registry import POLICIES
+from routing.residency import SPREAD, TERM
 from routing.simulation.fleet_file import FleetFile
 from routing.simulation.replica import Replica
 from routing.simulation.turns import TraceRequest, fresh_chain
@@ -24,9 +27,9 @@ class Seen(Calibration):
         self.steps.append((sequences, ctx_tokens, step_s))
 
 
-def replica() -> Replica:
+def replica(policy: str = "predicted_latency") -> Replica:
     fleet = FleetFile.model_validate({"engines": [{"machine": "h100-8b", "count": 2}], "signals": {"kv_events": False}})
-    return Replica(["a", "b"], fleet, BLOCK, policy_instance("predicted_latency"), random.Random(0))
+    return Replica(["a", "b"], fleet, BLOCK, policy_instance(policy), random.Random(0))
 
 
 def test_what_an_engine_holds_of_a_prompt_takes_no_second_place_in_its_cache() -> None:
@@ -75,3 +78,24 @@ def test_steps_are_learned_with_the_batch_of_the_whole_answer() -> None:
     assert sequences == 3
     assert tokens == 2000
     assert step_s == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("policy", [name for name, one in POLICIES.items() if not one.in_seconds])
+def test_policies_without_seconds_get_the_adapter_affinity_of_the_gateway(policy: str) -> None:
+    one = replica(policy)
+    turn = TraceRequest(0.0, 128, 10, lora="x")
+    for there in ("a", "b"):
+        _, route, _ = one.route(turn, 0.0, 0.0, Adapters([there], {}), "")
+        best, terms = route.ranked[0]
+        assert (best.id, terms[-1]) == (there, 0)
+        assert route.extra == (TERM,)
+    for _ in range(SPREAD + 1):
+        one.load_table.charge("b", 1, 1, 0.0)
+    least = replica("least_load")
+    least.load_table = one.load_table
+    assert least.route(turn, 0.0, 0.0, Adapters(["b"], {}), "")[1].ranked[0][0].id == "a"
+
+
+def test_the_default_counts_the_seconds_of_a_load_itself() -> None:
+    _, route, _ = replica().route(TraceRequest(0.0, 128, 10, lora="x"), 0.0, 0.0, Adapters(["b"], {}), "")
+    assert (route.ranked[0][0].id, route.extra) == ("b", ())
