@@ -82,6 +82,8 @@ class GuardFacts(msgspec.Struct):
 
     counts: dict[tuple[str, str, str, str], int] = {}
     """Findings by rule, kind, mode and direction."""
+    finders: frozenset[str] = frozenset()
+    """The rules that found something; all of them, where `counts` is bounded."""
     failed: tuple[str, ...] = ()
     """The rules that could not judge a text."""
     ended: str = ""
@@ -107,6 +109,8 @@ class GuardFacts(msgspec.Struct):
             key = (found.rule, found.kind, found.mode, direction)
             if key in self.counts or len(self.counts) < MAX_COUNTS:
                 self.counts[key] = self.counts.get(key, 0) + 1
+        if verdict.findings:
+            self.finders |= {found.rule for found in verdict.findings}
         self.failed = tuple(dict.fromkeys((*self.failed, *verdict.failed)))
         if verdict.refused and not self.ended:
             self.ended, self.by, self.direction = verdict.ended, verdict.by, direction
