@@ -185,6 +185,23 @@ async def test_a_fallback_model_has_its_own_rules() -> None:
         assert got(engine)[0]["messages"][0]["content"] == "open sesame to [EMAIL]"
         (record,) = await running.recorded(1)
         assert (record.fell_back[0].outcome, record.model) == ("guard_blocked", "other")
+        refused = record.fell_back[0].guards
+        assert refused is not None
+        assert (refused.word, refused.by) == ("block", "keys"), "for the audit and the metrics"
+
+
+async def test_where_no_model_may_answer_the_record_has_what_the_rules_of_each_said_once() -> None:
+    models = [{"name": "sim", "pool": "chat", "fallback": [{"to": "other", "on": ["content_filter"]}]}, {"name": "other", "pool": "chat"}]
+    birds = {"id": "birds", "kind": "words", "words": ["bluebird"], "mode": "block"}
+    for_model = {"sim": {"guards": {"rules": [KEYS]}}, "other": {"guards": {"rules": [birds]}}}
+    written = {"tenant": "*", "models": models, "for_model": for_model}
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[written]) as running, running.client() as client:
+        reply = await client.post("/v1/chat/completions", json=said("open sesame, bluebird"))
+        assert (reply.status_code, "'keys'" in reply.json()["error"]["message"]) == (400, True)
+        (record,) = await running.recorded(1)
+        assert record.guards is not None
+        assert (record.outcome, record.model, record.guards.by) == ("guard_blocked", "sim", "keys")
+        assert [(step.model, step.guards and step.guards.by) for step in record.fell_back] == [("sim", None), ("other", "birds")]
 
 
 async def test_after_a_failure_the_next_engine_gets_the_redacted_prompt_too() -> None:
