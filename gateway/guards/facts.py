@@ -101,7 +101,11 @@ class GuardFacts(msgspec.Struct):
     placeholders: Placeholders | None = None
     """The values that the engine does not see and the caller's answer has; None for none. Never logged, never kept."""
     judging: "asyncio.Task[list[tuple[tuple[str, Direction, str], GuardVerdict]]] | None" = None
-    """Detectors that look at the request while it waits: their verdicts on texts, each with its path and direction."""
+    """Detectors of rules that block, which look at the request while it waits; their verdicts on texts, with path and direction."""
+    noting: "asyncio.Task[None] | None" = None
+    """Detectors of rules that flag or shadow, which look at the request and add what they find."""
+    over: bool = False
+    """Whether the request is over: nothing is added any more."""
 
     def note(self, direction: Direction, verdict: GuardVerdict) -> None:
         """Add a verdict on one text."""

@@ -25,7 +25,7 @@ from gateway.answers.replay import CHARS_PER_TOKEN, plain_reply, stream_events
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.reply_ids import reply_id
-from gateway.request.guard_input import join_guards
+from gateway.request.guard_input import hear_guards, join_guards
 from gateway.request.reply_headers import reply_headers
 from gateway.story import Story
 from guardrails.guard_set import REQUEST
@@ -71,8 +71,8 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
         return ask, exchange
     controls = controls_of(exchange.head.headers, ask.cache)
     found = story.looked_up
-    if story.guarded.judging is not None and _asks_for_personal_data(story, deps):
-        await join_guards(story)
+    if (story.guarded.judging is not None or story.guarded.noting is not None) and _asks_for_personal_data(story, deps):
+        await hear_guards(story)
     reason = _bypass(ask, settings, story, deps)
     if reason or not (controls.read or controls.write):
         found.status = f"bypass:{reason or 'asked'}"
