@@ -20,7 +20,9 @@ TOKEN_IDS: Final = "token-ids"
 EMBEDDINGS: Final = "embeddings"
 PLACEHOLDERS: Final = "placeholders"
 """The engine sees placeholders in place of values, which are drawn for each request anew."""
-REASONS: Final = (PLACEHOLDERS, MEDIA, TOOLS, LARGE, SAMPLED, CHOICES, LOGPROBS, TOKEN_IDS, EMBEDDINGS)
+PERSONAL: Final = "personal"
+"""A guard rule has found personal data."""
+REASONS: Final = (PLACEHOLDERS, PERSONAL, MEDIA, TOOLS, LARGE, SAMPLED, CHOICES, LOGPROBS, TOKEN_IDS, EMBEDDINGS)
 
 LENGTH: Final = "length"
 LONG: Final = "long"
@@ -31,7 +33,7 @@ USAGE: Final = "usage"
 PURGED: Final = "purged"
 KEY: Final = "key"
 ASKED: Final = "asked"
-NOT_KEPT: Final = (LENGTH, TOOLS, FINISH, LONG, FORM, BROKEN, USAGE, PURGED, KEY, ASKED)
+NOT_KEPT: Final = (LENGTH, TOOLS, FINISH, LONG, FORM, BROKEN, USAGE, PURGED, PERSONAL, KEY, ASKED)
 """Why the answer to a miss was not kept, in one word."""
 
 SIMILAR_REASONS: Final = (

@@ -237,8 +237,12 @@ class Deps:
     """What guard rules said of texts before."""
     detectors: Mapping[str, Detector] = field(default_factory=dict)
     """The detectors of guard rules, by name."""
+    noting: set[asyncio.Task[None]] = field(default_factory=set)
+    """Detectors that look at requests which do not wait for them."""
+    personal_detectors: frozenset[str] = frozenset()
+    """The names of the detectors that look for personal data."""
     late_findings: Callable[[str, Direction, GuardVerdict], None] = lambda _tenant, _direction, _verdict: None
-    """Called with the tenant and what detectors found in an answer that was over by then."""
+    """Called with the tenant and what detectors found in a request or an answer that was over by then."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""

@@ -14,7 +14,8 @@ The answer cache (`look_up`) stands between `admit` and whatever needs an engine
 may be kept writes to a flight instead of its own exchange, which equal requests can join, and which records the reply.
 
 Guard rules look at the request (`guard_input`) before anything else sees its prompt, and at the answer in a tap of the reply chain
-(`taps_for` in `gateway/http/edge/taps.py`). Detectors that run elsewhere answer while the request waits, and are joined before it is sent.
+(`taps_for` in `gateway/http/edge/taps.py`). Detectors that run elsewhere answer while the request waits; those that block are joined before
+it is sent.
 
 The life of a process is `gateway/process/worker.py` (start) and `gateway/process/drain.py` (SIGTERM).
 """

@@ -62,6 +62,8 @@ class Fell(msgspec.Struct, frozen=True, gc=False):
     """The condition that named it."""
     outcome: str
     """How `model` failed, a `domain.faults.Kind` value."""
+    guards: GuardRecord | None = None
+    """What the guard rules of `model` said; None without rules, and where they are those of the Record itself."""
 
     @property
     def words(self) -> str:

@@ -28,7 +28,7 @@ from domain.faults import Fault
 from domain.identity import Caller
 from domain.priority import WORDS, Class
 from domain.usage import NO_USAGE, Usage
-from gateway.guards.facts import GuardFacts
+from gateway.guards.facts import GuardFacts, GuardRecord
 from gateway.placement.decisions import Decision
 from gateway.prompt.reader import Prompt
 from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, slo_results
@@ -381,13 +381,20 @@ class Story(msgspec.Struct):
         """
         first, last_placed = self.first, self.placed
         assert first is not None
-        self.fell_back += (last,)
+        # what the guard rules of the model that was asked for said stands in the Record itself
+        self.fell_back = (msgspec.structs.replace(self.fell_back[0], guards=None), *self.fell_back[1:], last)
+        self.guarded = first.guarded
         self.asked = msgspec.structs.replace(first.asked, tenant_policy=self.asked.tenant_policy, retry=self.asked.retry)
         self.tried = first.tried
         # the last model's queue entry is still to be settled
         self.placed = msgspec.structs.replace(
             first.placed, queue_place=last_placed.queue_place, on_used=last_placed.on_used, pulled_back=last_placed.pulled_back
         )
+
+    @property
+    def guards_record(self) -> GuardRecord | None:
+        """What guard rules have said so far; None for no rules."""
+        return None if self.asked.guards is None else self.guarded.record(self.asked.guards.version)
 
     def overhead_s(self, now: float) -> float:
         """Seconds the gateway itself has taken so far, engines and queue excluded."""
@@ -476,7 +483,7 @@ class Story(msgspec.Struct):
             self.looked_up.age_s,
             self.looked_up.not_kept,
             self.looked_up.resembled,
-            None if asked.guards is None else self.guarded.record(asked.guards.version),
+            self.guards_record,
             None if attempt.released_at is None or attempt.released_at == first else attempt.released_at - self.body_at,
         )
 

@@ -3,14 +3,14 @@
 import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cached_property
 from typing import Final
 
 from guardrails.build import chain_of, shared_scanner_of
 from guardrails.chain import Chain
 from guardrails.classifier.model import packaged_version
-from guardrails.policy import CHANGING, MEANING, ClassifierRule, DetectorRule, Direction, GuardRule
+from guardrails.policy import CHANGING, MEANING, ClassifierRule, DetectorRule, Direction, GuardRule, PiiRule
 from guardrails.ports import Bindable
 
 REQUEST: Final[tuple[Direction, ...]] = ("input", "tool_arguments", "tool_results", "documents")
@@ -88,6 +88,18 @@ class GuardSet:
     def on(self, directions: Sequence[Direction]) -> tuple[GuardRule, ...]:
         """The rules that look at texts of any of the directions."""
         return tuple(rule for rule in self.rules if not set(directions).isdisjoint(rule.on))
+
+    def personal(self, detectors: Container[str]) -> frozenset[str]:
+        """The ids of the rules whose findings are personal data. A rule on trial (`shadow`) is none of them, since it changes nothing.
+
+        Args:
+            detectors: the names of the detectors that look for personal data.
+        """
+        return frozenset(
+            rule.id
+            for rule in self.rules
+            if rule.mode != "shadow" and (isinstance(rule, PiiRule) or (isinstance(rule, DetectorRule) and rule.detector in detectors))
+        )
 
     @cached_property
     def reads_requests(self) -> bool:

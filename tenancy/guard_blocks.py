@@ -1,8 +1,9 @@
 """Blocks by guard rules in the audit: which of them have a row of their own, and what stands in it. Pure.
 
 Each request that a rule of the mode `block` refuses, and each answer that such a rule cuts, has a row: tenant, key, request, rule, kinds
-of findings, direction and version of the rules, and no text. A caller decides how many requests it sends, so the rows are bounded:
-`MAX_ROWS` of a tenant in a minute, and one more that says how many blocks there were beyond them.
+of findings, direction and version of the rules, and no text. Where another model answered in place of the refused one, both are named. A
+caller decides how many requests it sends, so the rows are bounded: `MAX_ROWS` of a tenant in a minute, and one more that says how many
+blocks there were beyond them.
 """
 
 from typing import Final
@@ -46,7 +47,8 @@ def block_entry(event: UsageEvent) -> Entry:
     assert block is not None
     after = {
         "request_id": event.request_id,
-        "model": event.model,
+        "model": block.model or event.model,
+        **({"answered_by": event.model} if block.model else {}),
         "rule": block.rule,
         "kinds": [kind for kind in block.kinds.split(",") if kind],
         "direction": block.direction,

@@ -43,6 +43,8 @@ class GuardBlock(msgspec.Struct, frozen=True, array_like=True):
     """The first digits of the digest of the rules."""
     late: bool = False
     """Whether an answer was cut after the refused text had been sent."""
+    model: str = ""
+    """The model that was refused, where another one answered in its place; else empty."""
 
 
 class UsageEvent(msgspec.Struct, frozen=True, array_like=True):

@@ -82,6 +82,8 @@ class GuardFacts(msgspec.Struct):
 
     counts: dict[tuple[str, str, str, str], int] = {}
     """Findings by rule, kind, mode and direction."""
+    finders: frozenset[str] = frozenset()
+    """The rules that found something; all of them, where `counts` is bounded."""
     failed: tuple[str, ...] = ()
     """The rules that could not judge a text."""
     ended: str = ""
@@ -99,7 +101,11 @@ class GuardFacts(msgspec.Struct):
     placeholders: Placeholders | None = None
     """The values that the engine does not see and the caller's answer has; None for none. Never logged, never kept."""
     judging: "asyncio.Task[list[tuple[tuple[str, Direction, str], GuardVerdict]]] | None" = None
-    """Detectors that look at the request while it waits: their verdicts on texts, each with its path and direction."""
+    """Detectors of rules that block, which look at the request while it waits; their verdicts on texts, with path and direction."""
+    noting: "asyncio.Task[None] | None" = None
+    """Detectors of rules that flag or shadow, which look at the request and add what they find."""
+    over: bool = False
+    """Whether the request is over: nothing is added any more."""
 
     def note(self, direction: Direction, verdict: GuardVerdict) -> None:
         """Add a verdict on one text."""
@@ -107,6 +113,8 @@ class GuardFacts(msgspec.Struct):
             key = (found.rule, found.kind, found.mode, direction)
             if key in self.counts or len(self.counts) < MAX_COUNTS:
                 self.counts[key] = self.counts.get(key, 0) + 1
+        if verdict.findings:
+            self.finders |= {found.rule for found in verdict.findings}
         self.failed = tuple(dict.fromkeys((*self.failed, *verdict.failed)))
         if verdict.refused and not self.ended:
             self.ended, self.by, self.direction = verdict.ended, verdict.by, direction

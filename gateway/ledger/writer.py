@@ -9,7 +9,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from gateway.guards.facts import GuardRecord
 from gateway.record import Record
 from gateway.request.holds import OpenHold
 from tenancy.ports import UsageLog
@@ -44,16 +43,19 @@ def usage_event(record: Record) -> UsageEvent | None:
         record.asked_model,
         ", ".join(record.steps),
         record.reported,
-        None if record.guards is None else _block(record.guards),
+        _block(record),
     )
 
 
-def _block(said: GuardRecord) -> GuardBlock | None:
-    """The block by a guard rule; None where no rule of that mode refused anything."""
-    if said.word != "block":
+def _block(record: Record) -> GuardBlock | None:
+    """The block by a guard rule of the model that the Record is of, or else of the first one that another model answered for; None where
+    no rule of that mode refused anything."""
+    judged = [("", record.guards), *[(step.model, step.guards) for step in record.fell_back]]
+    model, said = next(((model, said) for model, said in judged if said is not None and said.word == "block"), ("", None))
+    if said is None:
         return None
     kinds = sorted({found.kind for found in said.counts if found.rule == said.by and found.direction == said.direction})
-    return GuardBlock(said.by, ",".join(kinds), said.direction, said.version, said.late)
+    return GuardBlock(said.by, ",".join(kinds), said.direction, said.version, said.late, model)
 
 
 CLOSE_WITHIN_S: Final = 5.0

@@ -52,7 +52,10 @@ def fall_back(fault: Fault, grant: Grant, exchange: Exchange, story: Story, deps
         match, condition = next_match
         following = story.instead(deps.new_id(), deps.clock())
         following.asked.asked_wait_s = max(0.0, may_wait_s(first) - waited_s)
-        following.fell_back = (*story.fell_back, Fell(story.asked.model, match.model.name, condition, fault.kind.value))
+        following.fell_back = (
+            *story.fell_back,
+            Fell(story.asked.model, match.model.name, condition, fault.kind.value, story.guards_record),
+        )
         try:
             ask, rule = apply_policy(match, chain.asked, grant, exchange, following, deps)
         except Fault as refusal:  # the first model's policy allows the request's parameters, and this model's does not
@@ -63,7 +66,7 @@ def fall_back(fault: Fault, grant: Grant, exchange: Exchange, story: Story, deps
     if story.first is None or first.settled.fault is None:
         raise fault
     _note_failure(fault, story, deps)
-    story.as_first(Fell(story.asked.model, "", "", fault.kind.value))
+    story.as_first(Fell(story.asked.model, "", "", fault.kind.value, story.guards_record))
     raise first.settled.fault
 
 

@@ -2,10 +2,11 @@
 
 Rules that this process evaluates come first; of texts that were judged before, the verdict is remembered. The changes are made in the
 Ask, so that the cache, the mirror, placing and the engine see nothing else. Detectors are asked next: those that change texts are waited
-for here. The others answer while the request is looked up and waits for an engine; they are joined before it is sent, and before a kept
-answer is given.
+for here. Those that block answer while the request is looked up and waits for an engine; they are joined before it is sent, and before a
+kept answer is given. Nobody waits for those that flag or shadow, but for the cache where they look for personal data.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -65,8 +66,14 @@ async def guard_input(ask: Ask, story: Story, deps: Deps) -> Ask:
         if now:
             await _changed_by(now, samples, changes, story, deps)
             samples = [_sample(text, changes) for text in found.readable]
-        if later:
-            story.guarded.judging = deps.loop.create_task(judged_by(later, samples, caller.tenant, deps.detectors))
+        blocking = [rule for rule in later if rule.mode in CHANGING]
+        if blocking:
+            story.guarded.judging = deps.loop.create_task(judged_by(blocking, samples, caller.tenant, deps.detectors))
+        if len(blocking) < len(later):
+            noting = [rule for rule in later if rule.mode not in CHANGING]
+            story.guarded.noting = deps.loop.create_task(_noted(noting, samples, story, deps))
+            deps.noting.add(story.guarded.noting)
+            story.guarded.noting.add_done_callback(deps.noting.discard)
     if not changes:
         return ask
     if story.guarded.placeholders is not None:
@@ -102,11 +109,33 @@ async def join_guards(story: Story, placement: Placement | None = None) -> None:
         raise
 
 
+async def hear_guards(story: Story) -> None:
+    """Wait for all detectors that were asked, those of rules that flag or shadow too. Raises Fault: as `join_guards`."""
+    if story.guarded.noting is not None:
+        await asyncio.wait({story.guarded.noting})
+    await join_guards(story)
+
+
 def leave_guards(story: Story) -> None:
-    """Stop asking detectors for a request that is over."""
+    """Stop asking detectors for a request that is over; what those find that nobody waits for is counted by itself from now on."""
     judging, story.guarded.judging = story.guarded.judging, None
+    story.guarded.over = True
     if judging is not None:
         judging.cancel()
+
+
+async def _noted(rules: Sequence[DetectorRule], samples: Sequence[Sample], story: Story, deps: Deps) -> None:
+    """Note what rules that flag or shadow say of a request."""
+    facts, caller = story.guarded, story.asked.caller
+    assert caller is not None
+    try:
+        for (_, direction, _), verdict in await judged_by(rules, samples, caller.tenant, deps.detectors):
+            if facts.over:
+                deps.late_findings(caller.tenant, direction, verdict)
+            else:
+                facts.note(direction, verdict)
+    except Exception as error:  # noqa: BLE001 - nobody waits for this task, so nobody else would tell of a defect
+        deps.log_defect(error, story.gateway_id)
 
 
 def _judged(

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cache.answers import Answer
-from cache.eligible import ASKED, BROKEN, FORM, KEY, LONG, PLACEHOLDERS, PURGED, USAGE, passes_by
+from cache.eligible import ASKED, BROKEN, FORM, KEY, LONG, PERSONAL, PLACEHOLDERS, PURGED, USAGE, passes_by
 from cache.key import Target, exact_key, input_keys, scope_of
 from cache.policy import CachePolicy, SemanticPolicy
 from domain.ask import Ask, Endpoint
@@ -25,9 +25,10 @@ from gateway.answers.replay import CHARS_PER_TOKEN, plain_reply, stream_events
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.reply_ids import reply_id
-from gateway.request.guard_input import join_guards
+from gateway.request.guard_input import hear_guards, join_guards
 from gateway.request.reply_headers import reply_headers
 from gateway.story import Story
+from guardrails.guard_set import REQUEST
 from policies.compile import ModelRule
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ WRITE_TAG: Final = ("cache", "write")
 def may_hit(ask: Ask, story: Story, deps: Deps) -> bool:
     """Whether the cache may have the answer of a request that would otherwise be refused at once for want of capacity."""
     policy = story.asked.tenant_policy
-    return policy is not None and policy.cache is not None and policy.cache.exact and not _bypass(ask, policy.cache, story)
+    return policy is not None and policy.cache is not None and policy.cache.exact and not _bypass(ask, policy.cache, story, deps)
 
 
 async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> tuple[Ask, Exchange | None]:
@@ -60,7 +61,7 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
 
     Raises:
         Fault: INVALID_VALUE for cache controls that make no sense; NOT_CACHED for a request with `only-if-cached`; the refusal for want of
-            capacity that was put off for the cache's sake; the fault of the flight that the request has joined.
+            capacity that was put off for the cache's sake; the fault of the flight that the request has joined; as `join_guards`.
     """
     policy = story.asked.tenant_policy
     settings = None if policy is None else policy.cache
@@ -70,7 +71,9 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
         return ask, exchange
     controls = controls_of(exchange.head.headers, ask.cache)
     found = story.looked_up
-    reason = _bypass(ask, settings, story)
+    if (story.guarded.judging is not None or story.guarded.noting is not None) and _asks_for_personal_data(story, deps):
+        await hear_guards(story)
+    reason = _bypass(ask, settings, story, deps)
     if reason or not (controls.read or controls.write):
         found.status = f"bypass:{reason or 'asked'}"
         _refuse_only(controls)
@@ -169,13 +172,30 @@ async def _vectors_given(
     return True
 
 
-def _bypass(ask: Ask, settings: CachePolicy, story: Story) -> str:
+def _bypass(ask: Ask, settings: CachePolicy, story: Story, deps: Deps) -> str:
     """Why the cache neither answers the request nor keeps its answer; empty where it may."""
     if story.asked.dealt is not None or story.asked.dealt_prompt is not None:
         return "rollout"
     if story.guarded.placeholders is not None:
         return PLACEHOLDERS
+    if _has_personal_data(story, deps):
+        return PERSONAL
     return passes_by(ask, settings)
+
+
+def _has_personal_data(story: Story, deps: Deps) -> bool:
+    """Whether a guard rule has found personal data so far, in the request or in its answer."""
+    guards, finders = story.asked.guards, story.guarded.finders
+    return guards is not None and bool(finders) and not finders.isdisjoint(guards.personal(deps.personal_detectors))
+
+
+def _asks_for_personal_data(story: Story, deps: Deps) -> bool:
+    """Whether a detector that is asked about the request looks for personal data; the cache waits for its answer."""
+    guards = story.asked.guards
+    if guards is None or not deps.personal_detectors:
+        return False
+    personal = guards.personal(deps.personal_detectors)
+    return any(rule.id in personal for direction in REQUEST for rule in guards.detectors(direction))
 
 
 def _name_answer(ask: Ask, rule: ModelRule, settings: CachePolicy, controls: CacheControls, story: Story, deps: Deps) -> bytes:
@@ -362,6 +382,8 @@ def _documents(flight: SharedFlight, ask: Ask, settings: CachePolicy, story: Sto
         raise NotKept(USAGE)
     if deps.answers.purges.get(found.owner, 0) != found.purges:
         raise NotKept(PURGED)
+    if _has_personal_data(story, deps):
+        raise NotKept(PERSONAL)
     if found.inputs is None:
         return [(found.key, document_of(ask.endpoint, flight.recorded(), stream=ask.stream, tools=settings.tools), usage)]
     if not (documents := _vectors(found.inputs, flight.recorded(), usage, settings)):

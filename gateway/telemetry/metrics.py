@@ -211,6 +211,9 @@ class Metrics:
             count_guards(self._cells, record.guards, named(record.tenant, self._tenants), self._rules)
         if record.fell_back or record.promises:
             count_policy(self._cells, record, self._models)
+        for step in record.fell_back:
+            if step.guards is not None:
+                count_guards(self._cells, step.guards, named(record.tenant, self._tenants), self._rules)
         if record.closing in CLOSING_AT:
             self._holds[CLOSING_AT[record.closing]] += 1
         cost[0] += record.cost_nanousd

@@ -32,6 +32,11 @@ MEANING: Final = "tidegate detectors 1"
 """Part of each version; a change of what a detector is asked, or of how its answers are read, changes it."""
 
 
+def personal_detectors(settings: Settings) -> frozenset[str]:
+    """The names of the detectors that look for personal data."""
+    return frozenset(name for name, wanted in settings.guards.detectors.items() if isinstance(wanted, PresidioSettings))
+
+
 class GuardDetectors(Mapping[str, Detector]):
     """The detectors of one worker by their names in the settings; empty until they are built."""
 

@@ -46,7 +46,7 @@ from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
 from gateway.wiring.answers import answers_in_memory
-from gateway.wiring.guards import GuardDetectors
+from gateway.wiring.guards import GuardDetectors, personal_detectors
 from gateway.wiring.semantic import SemanticOnDemand
 from guardrails.policy import Direction
 from guardrails.verdict import GuardVerdict
@@ -225,6 +225,7 @@ def deps_for(
         tokens=tokens,
         answers=answers if answers is not None else answers_in_memory(settings, pepper),
         detectors=detectors,
+        personal_detectors=personal_detectors(settings),
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)

@@ -247,6 +247,7 @@ class Pattern:
         options.log_errors = False
         options.max_mem = MAX_MEMORY_BYTES
         options.case_sensitive = not ignore_case
+        options.never_capture = True  # what groups match is not asked, and would cost a second, slower pass
         try:
             self._expression = re2.compile(pattern.encode(), options=options)
         except re2.error as error:

@@ -1,11 +1,14 @@
 """Guard rules on requests through a whole gateway: what the engine gets, what the caller gets, what is charged and cached."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
+from guardrails.ports import Detected
 from policies.compile import compiled
 from policies.schema import PolicyDocument
 from tenancy.limits import Level, Limit, Meter, Scope, Window
@@ -17,6 +20,15 @@ KEYS = {"id": "keys", "kind": "words", "words": ["open sesame"], "mode": "block"
 
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+class Names:
+    """Knows one name, as Presidio's analyzer knows many."""
+
+    async def detect(self, text: str, direction: str, tenant: str) -> Sequence[Detected]:
+        await asyncio.sleep(0)
+        at = text.find("Bob")
+        return [Detected("PERSON", 1.0, at, at + 3)] if at >= 0 else []
 
 
 def policy(*rules: dict[str, Any], tenant: str = "*", **fields: Any) -> dict[str, Any]:
@@ -91,17 +103,58 @@ async def test_a_rule_looks_at_the_directions_that_it_names(role: str) -> None:
 
 @pytest.mark.req("R50")
 async def test_a_kept_answer_is_of_the_redacted_prompt_and_not_given_under_other_rules() -> None:
-    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(MAILS, cache={"exact": True})]) as running:
+    names = {"id": "names", "kind": "words", "words": ["bob", "eve"], "mode": "redact"}
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(names, cache={"exact": True})]) as running:
         async with running.client() as client:
             statuses = []
             for name in ("bob", "bob", "eve"):
-                body = chat(messages=[{"role": "user", "content": f"tell {name}@corp.io"}], temperature=0)
+                body = chat(messages=[{"role": "user", "content": f"tell {name}"}], temperature=0)
                 statuses.append((await client.post("/v1/chat/completions", json=body)).headers["x-tidegate-cache"])
             assert statuses == ["miss", "hit-exact", "hit-exact"]
-            changed = policy(MAILS, KEYS, cache={"exact": True})
+            changed = policy(names, KEYS, cache={"exact": True})
             running.deps.live.policies = compiled([PolicyDocument.model_validate(changed)])
             assert (await client.post("/v1/chat/completions", json=body)).headers["x-tidegate-cache"] == "miss"
         assert len(got(engine)) == 2
+
+
+@pytest.mark.req("R48")
+@pytest.mark.parametrize(
+    ("mode", "on", "expected"),
+    [
+        ("flag", "input", ["bypass:personal"] * 2),
+        ("shadow", "input", ["miss", "hit-exact"]),
+        ("flag", "output", ["miss", "miss"]),
+        ("redact", "output", ["miss", "miss"]),
+        ("flag", "tool_results", ["miss", "hit-exact"]),
+    ],
+)
+async def test_personal_data_of_a_request_or_an_answer_passes_by_the_cache(mode: str, on: str, expected: list[str]) -> None:
+    rule = MAILS | {"mode": mode, "on": [on]}
+    answer = {"structured_outputs": {"choice": ["bob@corp.io"]}, "max_tokens": 300}
+    body = said("tell bob@corp.io", temperature=0) | answer
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(rule, cache={"exact": True})]) as running:
+        async with running.client() as client:
+            statuses = []
+            for _ in range(2):
+                reply = await client.post("/v1/chat/completions", json=body)
+                statuses.append(reply.headers["x-tidegate-cache"])
+        assert statuses == expected
+        records = await running.recorded(2)
+        assert [record.not_kept for record in records] == (["personal"] * 2 if on == "output" else [""] * 2)
+
+
+@pytest.mark.req("R48")
+async def test_the_cache_waits_for_a_detector_of_personal_data() -> None:
+    rule = {"id": "names", "kind": "detector", "detector": "names", "mode": "flag", "on": ["input"]}
+    names = {"kind": "presidio", "url": "http://127.0.0.1:9/analyze", "private": True}
+    options: dict[str, Any] = {"policies": [policy(rule, cache={"exact": True})], "guards": {"detectors": {"names": names}}}
+    async with SimEngine(SIM) as engine, gateway(engine.url, **options) as running, running.client() as client:
+        object.__setattr__(running.deps, "detectors", {"names": Names()})  # no analyzer runs here
+        statuses = []
+        for text in ("ask Bob", "ask Bob", "ask nobody", "ask nobody"):
+            reply = await client.post("/v1/chat/completions", json=said(text, temperature=0) | {"max_tokens": 300})
+            statuses.append(reply.headers["x-tidegate-cache"])
+        assert statuses == ["bypass:personal", "bypass:personal", "miss", "hit-exact"]
 
 
 async def test_what_an_answer_would_restore_is_never_kept() -> None:
@@ -132,6 +185,23 @@ async def test_a_fallback_model_has_its_own_rules() -> None:
         assert got(engine)[0]["messages"][0]["content"] == "open sesame to [EMAIL]"
         (record,) = await running.recorded(1)
         assert (record.fell_back[0].outcome, record.model) == ("guard_blocked", "other")
+        refused = record.fell_back[0].guards
+        assert refused is not None
+        assert (refused.word, refused.by) == ("block", "keys"), "for the audit and the metrics"
+
+
+async def test_where_no_model_may_answer_the_record_has_what_the_rules_of_each_said_once() -> None:
+    models = [{"name": "sim", "pool": "chat", "fallback": [{"to": "other", "on": ["content_filter"]}]}, {"name": "other", "pool": "chat"}]
+    birds = {"id": "birds", "kind": "words", "words": ["bluebird"], "mode": "block"}
+    for_model = {"sim": {"guards": {"rules": [KEYS]}}, "other": {"guards": {"rules": [birds]}}}
+    written = {"tenant": "*", "models": models, "for_model": for_model}
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[written]) as running, running.client() as client:
+        reply = await client.post("/v1/chat/completions", json=said("open sesame, bluebird"))
+        assert (reply.status_code, "'keys'" in reply.json()["error"]["message"]) == (400, True)
+        (record,) = await running.recorded(1)
+        assert record.guards is not None
+        assert (record.outcome, record.model, record.guards.by) == ("guard_blocked", "sim", "keys")
+        assert [(step.model, step.guards and step.guards.by) for step in record.fell_back] == [("sim", None), ("other", "birds")]
 
 
 async def test_after_a_failure_the_next_engine_gets_the_redacted_prompt_too() -> None:

@@ -383,6 +383,25 @@ async def test_what_must_not_be_cached_is_neither_kept_nor_given(kind: str) -> N
 
 
 @pytest.mark.req("R48")
+@pytest.mark.parametrize("mode", ["flag", "redact"])
+async def test_what_guard_rules_find_of_persons_is_neither_kept_nor_given(mode: str) -> None:
+    """100 requests with an address of e-mail, each sent twice as it is, so that both an equal and a similar one could answer."""
+    people = {"id": "people", "kind": "pii", "types": ["email"], "mode": mode}
+    guarded = policy({"decision": "threshold", "threshold": 0.5}) | {"guards": {"rules": [people]}}
+    async with similar(policies=[guarded]) as (engine, running), running.client() as client:
+        for _ in range(2):
+            for verb in VERBS:
+                bodies = [f"How do I {verb} the {subject} of bob@corp.io?" for subject in SUBJECTS]
+                replies = await asyncio.gather(*(ask(client, body) for body in bodies))
+                assert {seen(reply) for reply in replies} == {("bypass:personal", "")}
+        source = running.deps.answers.semantic
+        assert source is not None
+        semantic = source.ready()
+        assert semantic is not None
+        assert (engine.count, semantic.index.figures().questions) == (2 * len(VERBS) * len(SUBJECTS), 0)
+
+
+@pytest.mark.req("R48")
 async def test_a_follow_up_resembles_only_what_was_asked_after_the_same_turns() -> None:
     async with similar({"decision": "threshold", "threshold": 0.5}) as (engine, running), running.client() as client:
         for subject in SUBJECTS:

@@ -47,7 +47,14 @@ def _policies(routing: str) -> PolicySet:
         "max_wait_s": 15,
     }
     own = (("*", "default"), ("acme", "interactive"), ("bolt", "batch"), ("dune", "critical"))
-    return compiled(PolicyDocument.model_validate({"tenant": tenant, "class": class_, **usual}) for tenant, class_ in own)
+    # guard rules hold and judge the texts of one tenant, and find nothing in them
+    guards = {"rules": [{"id": "absent", "kind": "words", "words": ["a word that no engine says"], "mode": "block"}, NOTED]}
+    return compiled(
+        PolicyDocument.model_validate({"tenant": tenant, "class": class_, **usual, **({"guards": guards} if tenant == GUARDED else {})})
+        for tenant, class_ in own
+    )
 
 
+GUARDED = "acme"
+NOTED = {"id": "noted", "kind": "pii", "mode": "flag", "on": ["output"]}
 POLICIES = [_policies("predicted_latency"), _policies("round_robin")]

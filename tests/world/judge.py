@@ -138,6 +138,7 @@ class Judge:
             "waiting": deps.queues["chat"].waiting,
             "in the load table": deps.pool_states["chat"].load_table.total(),
             "watched": len(deps.watch.relays()),
+            "detectors asked": len(deps.noting),
             "connections": len(gateway.worker._connections.open),
         }
         for name, count in left.items():

@@ -103,3 +103,12 @@ def test_the_version_of_rules_with_a_classifier_changes_with_its_weights(monkeyp
     monkeypatch.setattr(guard_set, "packaged_version", lambda: "other weights")
     after = [GuardSet(rules({"id": "a", "kind": kind, "mode": "block"}), 4096).version for kind in kinds]
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, True]
+
+
+@pytest.mark.req("R48")
+def test_rules_for_personal_data_are_those_of_its_kind_and_of_its_detectors_unless_on_trial() -> None:
+    people = {"id": "people", "kind": "pii", "mode": "flag"}
+    trial = {"id": "trial", "kind": "pii", "mode": "shadow"}
+    guards = GuardSet(rules(KEYS, people, trial, MODEL), 4096)
+    assert guards.personal(frozenset()) == {"people"}
+    assert guards.personal({"guard"}) == {"people", "safe"}

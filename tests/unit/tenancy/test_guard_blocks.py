@@ -29,6 +29,12 @@ def test_a_row_names_key_request_rule_and_kinds_and_has_no_text() -> None:
     assert (entry.before, entry.role, entry.address) == ("", "", "")
 
 
+def test_a_row_names_the_refused_model_and_the_one_that_answered() -> None:
+    entry = block_entry(event(7, model="sim", blocked=msgspec.structs.replace(BLOCK, model="strict")))
+    after = msgspec.json.decode(entry.after)
+    assert (after["model"], after["answered_by"]) == ("strict", "sim")
+
+
 def test_the_row_of_a_minute_counts_the_others() -> None:
     entry = further_entry("acme", FIRST_MS // 60_000, 990)
     assert (entry.actor, entry.action, entry.target) == ("guards", "guard.further_blocks", "tenant/acme/guards")

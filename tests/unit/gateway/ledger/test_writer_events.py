@@ -6,7 +6,7 @@ import pytest
 from domain.usage import Usage
 from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.ledger.writer import usage_event
-from gateway.record import Record
+from gateway.record import Fell, Record
 from gateway.story import Story
 from tenancy.usage import GuardBlock
 from tests.stories import with_facts
@@ -112,6 +112,19 @@ def test_a_block_goes_to_the_audit_with_the_kinds_that_its_rule_found() -> None:
     booked = usage_event(msgspec.structs.replace(RECORD, guards=BLOCKED))
     assert booked is not None
     assert booked.blocked == GuardBlock("keys", "aws_key,jwt", "input", "0123", False)
+
+
+def test_a_block_that_another_model_answered_for_goes_to_the_audit_with_the_refused_model() -> None:
+    passed = GuardRecord("passed", "", "", False, (), (), (), "4567")
+    steps = (Fell("big", "mid", "error", "engine_error"), Fell("mid", "m", "content_filter", "guard_blocked", BLOCKED))
+    booked = usage_event(msgspec.structs.replace(RECORD, guards=passed, fell_back=steps))
+    assert booked is not None
+    assert booked.blocked == GuardBlock("keys", "aws_key,jwt", "input", "0123", False, "mid")
+    own = msgspec.structs.replace(BLOCKED, by="people")
+    booked = usage_event(msgspec.structs.replace(RECORD, guards=own, fell_back=steps))
+    assert booked is not None
+    assert booked.blocked is not None
+    assert (booked.blocked.rule, booked.blocked.model) == ("people", ""), "the block of the model that the row is of comes first"
 
 
 @pytest.mark.parametrize("word", ["passed", "flagged", "changed", "unavailable", "too_long"])

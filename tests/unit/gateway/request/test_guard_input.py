@@ -200,8 +200,46 @@ async def test_a_detector_that_redacts_is_waited_for() -> None:
     assert not begun.done()
     slow.let.set()
     assert sent(await begun) == ["a [HATE] text"]
-    await join_guards(story)
+    await turns()
     assert slow.asked == ["a bad text", "a [HATE] text"], "the other rule sees what goes on"
+
+
+@pytest.mark.req("R27")
+@pytest.mark.parametrize("mode", ["flag", "shadow"])
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_nobody_waits_for_a_detector_that_changes_nothing(mode: str, in_time: bool) -> None:
+    path = Path()
+    late: list[tuple[str, str, tuple[str, ...]]] = []
+    deps, slow = with_detector(path)
+    deps = replace(deps, late_findings=lambda tenant, on, verdict: late.append((tenant, on, tuple(one.kind for one in verdict.findings))))
+    story = guarded(path, SAFE | {"mode": mode, "on_error": None})
+    ask = chat("a bad text")
+    assert await guard_input(ask, story, deps) is ask
+    await turns()
+    await join_guards(story)
+    assert (slow.asked, len(deps.noting)) == (["a bad text"], 1)
+    if not in_time:
+        leave_guards(story)
+    slow.let.set()
+    await turns(6)
+    found = {("safe", "hate", mode, "input"): 1}
+    assert story.guarded.counts == (found if in_time else {})
+    tenant = story.asked.caller.tenant if story.asked.caller else ""
+    assert (late, deps.noting) == ([] if in_time else [(tenant, "input", ("hate",))], set())
+
+
+async def test_a_defect_of_a_detector_that_nobody_waits_for_is_logged() -> None:
+    path = Path()
+    defects: list[BaseException] = []
+
+    class Broken:
+        async def detect(self, text: str, direction: str, tenant: str) -> Sequence[Detected]:
+            raise KeyError(direction)
+
+    deps = replace(path.deps, detectors={"guard": Broken()}, log_defect=lambda error, _: defects.append(error))
+    await guard_input(chat("hello"), guarded(path, SAFE | {"mode": "flag", "on_error": None}), deps)
+    await turns(6)
+    assert [type(error) for error in defects] == [KeyError]
 
 
 async def test_a_request_that_ends_asks_nobody_any_more() -> None:

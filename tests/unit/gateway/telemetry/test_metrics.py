@@ -13,7 +13,7 @@ from cache.ports import StoreFigures
 from domain.faults import Kind
 from domain.usage import Usage
 from gateway.guards.facts import GuardCount, GuardRecord
-from gateway.record import GAP_BOUNDS_S, Record
+from gateway.record import GAP_BOUNDS_S, Fell, Record
 from gateway.telemetry.cells import MAX_NAMES, Cells
 from gateway.telemetry.families import (
     ATTEMPTS,
@@ -333,6 +333,19 @@ def test_what_guard_rules_said_is_counted_by_tenant_and_rule() -> None:
     }
     assert cell(seen, GUARD_FINDINGS, "acme", "people", "redact", "input") == [3], "kinds of one rule are one series"
     assert cell(seen, GUARD_FAILURES, "acme", "model") == [1]
+
+
+def test_what_the_rules_of_a_model_said_that_another_one_answered_for_is_counted_too() -> None:
+    metrics = Metrics(["llama"])
+    refused = msgspec.structs.replace(SAID, word="block", by="people")
+    steps = (Fell("big", "mid", "error", "engine_error"), Fell("mid", "llama", "content_filter", "guard_blocked", refused))
+    metrics.observe(msgspec.structs.replace(guarded(word="passed", counts=(), failed=()), fell_back=steps))
+    seen = metrics.snapshot()
+    assert dict(zip(GUARD_WORDS, cell(seen, GUARD_VERDICTS, "acme"), strict=True)) == dict.fromkeys(GUARD_WORDS, 0) | {
+        "passed": 1,
+        "block": 1,
+    }
+    assert cell(seen, GUARD_FINDINGS, "acme", "people", "redact", "input") == [3]
 
 
 def test_findings_that_come_after_the_end_of_an_answer_are_counted_too() -> None:

@@ -1,0 +1,45 @@
+"""R28: expressions that ruin backtracking engines are either refused where they are written, or cost time in proportion to the text."""
+
+import time
+
+import pytest
+
+from guardrails.rules.pattern import Pattern
+from guardrails.text import Text
+
+CHARS = 100_000
+MOST_S = 0.005
+ATOMS = {"a": "a", r"\d": "1", r"\w": "x", "[a-z]": "q", "é": "é"}
+SHAPES = (
+    "(A+)+$", "(A*)*!", "(A|A)+$", "(A|AA)+$", "(A|A?)+$", "(AA?)+!", "(A+A+)+!", "((A+)+)+!", "(A{1,9})+!", "(.*A){10}!",
+    "(A+.*)+!", "A*A*A*A*A*!", "(?:A+)*[^A]!", r"(A+\s?)*!", "(A|.)*!", "(A?){25}A{25}!", "(?i)(A+)+!", "(A+?)+?!", "(A+,?)+;", "^(A+)+!$",
+)  # fmt: skip
+"""Shapes that are published as vulnerable: nested repetitions, alternatives that overlap, and repetitions side by side."""
+CASES = [(shape.replace("[^A]", "[^x]").replace("A", f"(?:{atom})"), text) for shape in SHAPES for atom, text in ATOMS.items()]
+
+
+def seconds(rule: Pattern, text: str) -> float:
+    """Processor time of a scan, the best of three: the first one makes the automaton."""
+    times = []
+    for _ in range(3):
+        begun = time.thread_time()
+        rule.scan(Text(text))
+        times.append(time.thread_time() - begun)
+    return min(times)
+
+
+@pytest.mark.req("R28")
+def test_a_hundred_expressions_that_ruin_backtracking_take_no_longer_than_their_text_or_are_refused() -> None:
+    assert len(CASES) == 100
+    slow, refused = {}, {}
+    for pattern, char in CASES:
+        try:
+            rule = Pattern("p", pattern)
+        except ValueError as error:
+            refused[pattern] = str(error)
+            continue
+        for text in (char * CHARS, char * (CHARS - 1) + "~"):
+            if (taken := seconds(rule, text)) > MOST_S:
+                slow[pattern, text[-1]] = taken
+    assert not slow
+    assert len(refused) <= 10, "what RE2 takes is not refused for its shape"
