@@ -87,6 +87,8 @@ class Readable(msgspec.Struct, frozen=True, gc=False):
     begin: int
     """Where its JSON string begins in the request, in bytes."""
     end: int
+    beside: bool = False
+    """Whether it is a text of a call of a tool, such as the tool's name, that is not the whole of its arguments: no JSON is asked of it."""
 
 
 class Unreadable(msgspec.Struct, frozen=True, gc=False):
@@ -287,7 +289,7 @@ class _Reading:
     def strings(self, value: _Value, direction: Direction) -> None:
         """Every string, however deep it stands."""
         if self._is(value, b'"'):
-            self._add(value, direction)
+            self._add(value, direction, beside=direction == "tool_arguments")
         elif self._is(value, b"["):
             for item in self.items(value):
                 self.strings(item, direction)
@@ -335,8 +337,11 @@ class _Reading:
 
     def _function(self, value: _Value) -> None:
         fields = dict(self.members(value))
-        for member in fields.values():
-            self.strings(member, "tool_arguments")
+        for name, member in fields.items():
+            if name in ("arguments", "input") and self._is(member, b'"'):
+                self._add(member, "tool_arguments")
+            else:
+                self.strings(member, "tool_arguments")
         if self._is(fields.get("name"), b'"'):
             given = fields.get("arguments") or fields.get("input")
             self.calls.append(EarlierCall(value.path, self._string(fields["name"]), "" if given is None else self._written(given)))
@@ -352,8 +357,8 @@ class _Reading:
     def _string(self, value: _Value) -> str:
         return _text(memoryview(self._body)[value.begin : value.end])
 
-    def _add(self, value: _Value, direction: Direction) -> None:
-        self.readable.append(Readable(value.path, direction, self._string(value), value.begin, value.end))
+    def _add(self, value: _Value, direction: Direction, *, beside: bool = False) -> None:
+        self.readable.append(Readable(value.path, direction, self._string(value), value.begin, value.end, beside))
 
     def _expect_end(self, value: _Value, at: int) -> None:
         if self._body[at : value.end].strip(b" \t\r\n{") != b"}":

@@ -81,6 +81,14 @@ def test_every_text_of_a_chat_is_found_with_its_direction_however_the_json_is_wr
 
 
 @pytest.mark.req("R30")
+def test_what_stands_beside_the_arguments_of_a_call_is_named_so() -> None:
+    found = texts(json.dumps(CHAT).encode())
+    assert [text.path for text in found.readable if text.beside] == [
+        "messages[2].tool_calls[0].function.name",
+        "messages[4].function_call.name",
+    ]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_rewriting_changes_the_named_texts_and_no_other_byte(form: dict[str, Any]) -> None:
     body = json.dumps(CHAT, **form).encode()
