@@ -49,7 +49,8 @@ class GuardSet:
         """The rules for a direction that this process evaluates; made when they are asked for first.
 
         Args:
-            reasoning: whether the text is a model's reasoning, which some rules for outputs leave out.
+            reasoning: whether the text is a model's reasoning, or a text in a call of a tool that is not its arguments: of such a text
+                nobody asks that it is JSON.
         """
         key = (direction, reasoning)
         chain = self._chains.get(key)

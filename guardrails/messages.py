@@ -1,9 +1,10 @@
 """The texts of a request that guards look at, with their places, and the request with other texts in these places. Pure.
 
 A request is read where it stands: each text is known by its path and by the bytes that its JSON string takes. So a rewriting changes these
-bytes, and every other byte stays as it was (R30). `texts` reads the members that hold prompts (`messages`, `prompt`, `input`), and those
-that engines put beside them: `tools` and `functions` (their descriptions; names, schemas and defaults are not read), `documents`,
-`prediction` and `suffix`. What it cannot read in a prompt, it names.
+bytes, and every other byte stays as it was (R30). `texts` reads the members that hold prompts (`messages`, `prompt`, `input`) with every
+string in them but ids, types and media, and each member beside them that is not known to hold no text for the model (`NO_TEXT`): templates
+and engines write tools with their schemas, variables of templates and unknown members into the prompt. Names, types, formats and patterns
+of schemas (`_NO_DESCRIPTION`), and keys of objects, are not read. What it cannot read in a prompt, it names.
 
 Arguments of tool calls are one text, as the engine will get them: JSON text inside a JSON string. The calls of earlier turns are named as
 calls too, with the name of their tool, for the rules that judge calls.
@@ -18,21 +19,51 @@ import msgspec
 from domain.ask import Ask
 from guardrails.policy import Direction
 
-TEXT_KEYS: Final = frozenset({"text", "content", "title", "description"})
-"""Keys of the texts in `tools`, `functions` and `prediction` that are read."""
-
 PROMPTS: Final = frozenset({"messages", "prompt", "input"})
 """Members that hold prompts and are read whole."""
 
-_PART_KEYS: Final = ("text", "refusal", "thinking")
-_TURN_KEYS: Final = ("name", "reasoning_content", "reasoning", "refusal")
+_NO_TURN_TEXT: Final = frozenset({"role", "content", "tool_calls", "function_call", "tool_call_id", "id", "type", "cache_control"})
+"""Members of a message that are read in their own way, or hold no text."""
+_NO_CALL_TEXT: Final = frozenset({"id", "type", "index", "function", "custom"})
+"""Members of a call of a tool that are read in their own way, or hold no text."""
 _RESULT_ROLES: Final = frozenset({"tool", "function"})
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
-_BESIDE: Final = frozenset({"tools", "functions", "prediction", "suffix"})
-"""Members beside the prompt with texts for the model, of which those under `TEXT_KEYS` are read."""
+NO_TEXT: Final = frozenset(
+    {
+        # who asks, and for what books: no engine shows them to a model
+        *("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier", "store"),
+        # words of the protocol, names, and conditions of decoding
+        *(
+            "model",
+            "stream",
+            "stream_options",
+            "encoding_format",
+            "modalities",
+            "audio",
+            "reasoning_effort",
+            "tool_choice",
+            "function_call",
+        ),
+        *("stop", "bad_words", "logit_bias", "guided_regex", "guided_grammar", "guided_decoding_backend", "regex", "ebnf", "grammar"),
+    }
+)
+"""Members beside the prompt without a text for the model."""
+
+_NO_DESCRIPTION: Final = frozenset(
+    {
+        *("type", "name", "id", "role", "format", "pattern", "required", "syntax", "regex", "grammar"),
+        *("$ref", "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor"),
+    }
+)
+"""Keys, in what stands beside the prompt, whose strings are no text: an engine or a reader of the schema needs them as they are."""
+
+_VALUES: Final = frozenset({"enum", "const", "default", "examples", "example"})
+"""Keys of schemas with values of any form, in which every string is read."""
 
 _PLAIN: Final = frozenset({"type", "role", "text", "refusal", "thinking", "cache_control", "annotations", "signature"})
 """Members of a part that hold no medium."""
+_MEDIA: Final = frozenset({"image_url", "input_image", "audio_url", "video_url", "file_url", "url", "input_audio", "data", "file_data"})
+"""Members of a part, or of a file in it, that hold a medium."""
 
 _KEY: Final = re.compile(rb'[ \t\r\n,{]*("[^"\\]*(?:\\.[^"\\]*)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _GAP: Final = re.compile(rb"\[[ \t\r\n]*")
@@ -56,6 +87,8 @@ class Readable(msgspec.Struct, frozen=True, gc=False):
     begin: int
     """Where its JSON string begins in the request, in bytes."""
     end: int
+    beside: bool = False
+    """Whether it is a text of a call of a tool, such as the tool's name, that is not the whole of its arguments: no JSON is asked of it."""
 
 
 class Unreadable(msgspec.Struct, frozen=True, gc=False):
@@ -113,7 +146,9 @@ def texts(body: bytes) -> RequestTexts:
             reading.prompts(value)
         elif name == "documents":
             reading.strings(value, "documents")
-        elif name in _BESIDE:
+        elif name == "chat_template_kwargs":
+            reading.strings(value, "input")
+        elif name not in NO_TEXT:
             reading.described(value, name)
     return RequestTexts(tuple(sorted(reading.readable, key=_place)), tuple(reading.unreadable), tuple(reading.calls), tuple(reading.system))
 
@@ -210,9 +245,9 @@ class _Reading:
                 self._content(fields["content"], direction)
                 if role in _SYSTEM_ROLES:
                     self.system += [text.text for text in self.readable[before:]]
-            for key in _TURN_KEYS:
-                if self._is(fields.get(key), b'"'):
-                    self._add(fields[key], direction)
+            for key, member in fields.items():
+                if key not in _NO_TURN_TEXT:
+                    self.strings(member, direction)
             if self._is(fields.get("tool_calls"), b"["):
                 for call in self.items(fields["tool_calls"]):
                     self._call(call)
@@ -237,21 +272,24 @@ class _Reading:
             self.unreadable.append(Unreadable(value.path, "unknown"))
 
     def described(self, value: _Value, name: str) -> None:
-        """The strings under `TEXT_KEYS`, however deep they stand, and a member that is a text itself."""
+        """The strings in a member beside the prompt, however deep they stand."""
         if self._is(value, b'"'):
-            if name in TEXT_KEYS or name in _BESIDE:
+            if name not in _NO_DESCRIPTION:
                 self._add(value, "input")
         elif self._is(value, b"["):
             for item in self.items(value):
                 self.described(item, name)
         elif self._is(value, b"{"):
             for key, member in self.members(value):
-                self.described(member, key)
+                if key in _VALUES:
+                    self.strings(member, "input")
+                else:
+                    self.described(member, key)
 
     def strings(self, value: _Value, direction: Direction) -> None:
         """Every string, however deep it stands."""
         if self._is(value, b'"'):
-            self._add(value, direction)
+            self._add(value, direction, beside=direction == "tool_arguments")
         elif self._is(value, b"["):
             for item in self.items(value):
                 self.strings(item, direction)
@@ -276,9 +314,13 @@ class _Reading:
     def _part(self, value: _Value, direction: Direction) -> None:
         """A part of a message. Engines look at the keys and not only at the type, so every text in it is read, and a medium is named."""
         fields = dict(self.members(value))
-        for key in _PART_KEYS:
-            if self._is(fields.get(key), b'"'):
-                self._add(fields[key], direction)
+        for key, member in fields.items():
+            if key == "file" and self._is(member, b"{"):
+                for name, inner in self.members(member):
+                    if name not in _MEDIA:
+                        self.strings(inner, direction)
+            elif key not in _MEDIA and key not in ("type", "signature", "cache_control"):
+                self.strings(member, direction)
         media = [key for key in fields if key not in _PLAIN and not self._is(fields[key], b"n")]
         if media:
             self.unreadable.append(Unreadable(value.path, self._string(fields["type"]) if self._is(fields.get("type"), b'"') else media[0]))
@@ -290,11 +332,16 @@ class _Reading:
         for name, member in self.members(value):
             if name in ("function", "custom") and self._is(member, b"{"):
                 self._function(member)
+            elif name not in _NO_CALL_TEXT:
+                self.strings(member, "tool_arguments")
 
     def _function(self, value: _Value) -> None:
-        fields = {name: member for name, member in self.members(value) if name in ("name", "arguments", "input")}
-        for member in fields.values():
-            self.strings(member, "tool_arguments")
+        fields = dict(self.members(value))
+        for name, member in fields.items():
+            if name in ("arguments", "input") and self._is(member, b'"'):
+                self._add(member, "tool_arguments")
+            else:
+                self.strings(member, "tool_arguments")
         if self._is(fields.get("name"), b'"'):
             given = fields.get("arguments") or fields.get("input")
             self.calls.append(EarlierCall(value.path, self._string(fields["name"]), "" if given is None else self._written(given)))
@@ -310,8 +357,8 @@ class _Reading:
     def _string(self, value: _Value) -> str:
         return _text(memoryview(self._body)[value.begin : value.end])
 
-    def _add(self, value: _Value, direction: Direction) -> None:
-        self.readable.append(Readable(value.path, direction, self._string(value), value.begin, value.end))
+    def _add(self, value: _Value, direction: Direction, *, beside: bool = False) -> None:
+        self.readable.append(Readable(value.path, direction, self._string(value), value.begin, value.end, beside))
 
     def _expect_end(self, value: _Value, at: int) -> None:
         if self._body[at : value.end].strip(b" \t\r\n{") != b"}":

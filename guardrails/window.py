@@ -37,6 +37,11 @@ MOST_BEHIND: Final = 1024
 MOST_CALM: Final = 128
 """Characters without a blank that are held without a scan; more are scanned, so that a rule can say what is open."""
 
+LONG_HELD: Final = 512
+"""Characters that are held from which on more than one piece is gathered before they are scanned again: a 32nd of what is held. A text that
+stays open for thousands of characters, such as `AKIAAKIA…`, is scanned in its own time and not in the square of it. What is open anyway
+comes later by a 32nd of its length at most."""
+
 MOST_WEIGHTLESS: Final = 4096
 """Zero-width characters and combining marks that are held in addition. No language has them in such numbers; without a bound, an answer
 of nothing else would be scanned again as a whole with each piece."""
@@ -142,7 +147,9 @@ class GuardWindow:
             self._parts.append(piece)
             return NOTHING if self._unscanned <= self._most_held else self._cut("too_long", "", None)
         self._buffer += piece
-        return self._step(final=False) if self._unscanned >= self._stride else NOTHING
+        held = self._begin + len(self._buffer) - self._frontier
+        stride = self._stride if held < LONG_HELD else max(self._stride, held // 32)
+        return self._step(final=False) if self._unscanned >= stride else NOTHING
 
     def idle(self) -> Released:
         """The text that may be passed on when nothing has come for a while: what was only gathered is scanned. What may belong to a match

@@ -35,7 +35,11 @@ Target = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help
 
 
 class LinkingConsole(Console):
-    """A console whose texts name pages by their addresses (`gateway.docs_links`)."""
+    """A console whose texts name pages by their addresses (`gateway.docs_links`), and which draws no pictures: `people:email:redact` is a
+    finding of a guard rule, and `:email:` in it no emoji."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **how)
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print texts and tables as `Console` does, with addresses in the texts."""
@@ -43,8 +47,8 @@ class LinkingConsole(Console):
         super().print(*(linked(text, base) if isinstance(text, str) else text for text in objects), **how)
 
 
-out = LinkingConsole(highlight=False)
-err = LinkingConsole(stderr=True, highlight=False)
+out = LinkingConsole()
+err = LinkingConsole(stderr=True)
 
 
 @dataclass

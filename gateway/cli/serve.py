@@ -21,7 +21,7 @@ FORM_VARIABLE: Final = "TIDEGATE_LOG_FORMAT"
 LogForm = Literal["json", "console"]
 """Lines for programs, or for people."""
 
-console = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False, emoji=False)
 
 
 def serve(

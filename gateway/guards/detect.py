@@ -11,8 +11,12 @@ from guardrails.ports import Detected, Detector, DetectorAway
 from guardrails.verdict import GuardVerdict, Noted
 
 MAX_TEXTS: Final = 64
-"""Texts of one request that detectors see: the last ones, which nobody has judged before. Earlier turns of a longer conversation were the
-last ones of earlier requests."""
+"""Texts of one request that detectors see by themselves: the last ones. Those in front of them are put together, so that a request of very
+many texts is a bounded number of questions and none of its texts passes unseen."""
+GROUP_TEXTS: Final = 16
+"""Texts that are put together for one question."""
+GROUP_CHARS: Final = 8 * 1024
+"""A group with so many characters takes no further text."""
 
 Sample = tuple[str, Direction, str]
 """Path, direction and text."""
@@ -55,9 +59,22 @@ def away_of(rule: DetectorRule) -> GuardVerdict:
     return GuardVerdict(failed=(rule.id,))
 
 
-def samples_for(rule: DetectorRule, samples: Sequence[Sample]) -> list[Sample]:
-    """The texts that a rule looks at."""
-    return [sample for sample in samples if sample[1] in rule.on and sample[2]][-MAX_TEXTS:]
+def samples_for(rule: DetectorRule, samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The texts that a rule looks at, in groups with a question each. A group has texts of one direction. As texts are added behind them,
+    the groups of the first texts stay as they are, so that their answers are found in memory."""
+    wanted = [sample for sample in samples if sample[1] in rule.on and sample[2]]
+    early = max(0, len(wanted) - MAX_TEXTS)
+    groups: list[list[Sample]] = []
+    open_groups: dict[Direction, tuple[list[Sample], int]] = {}
+    for sample in wanted[: early - early % GROUP_TEXTS]:
+        group, chars = open_groups.get(sample[1], ([], 0))
+        if not group:
+            groups.append(group)
+        group.append(sample)
+        chars += len(sample[2])
+        full = len(group) >= GROUP_TEXTS or chars >= GROUP_CHARS
+        open_groups[sample[1]] = ([], 0) if full else (group, chars)
+    return groups + [[sample] for sample in wanted[early - early % GROUP_TEXTS :]]
 
 
 async def asked_of(rule: DetectorRule, text: str, direction: Direction, tenant: str, detectors: Mapping[str, Detector]) -> GuardVerdict:
@@ -71,13 +88,31 @@ async def asked_of(rule: DetectorRule, text: str, direction: Direction, tenant: 
         return away_of(rule)
 
 
+async def _asked_of_group(
+    rule: DetectorRule, group: Sequence[Sample], tenant: str, detectors: Mapping[str, Detector]
+) -> list[tuple[Sample, GuardVerdict]]:
+    """One rule's verdict on texts that are asked about together; where something is found, each of them is asked about by itself, so that
+    the verdict names its text."""
+    path, direction, text = group[0]
+    verdict = await asked_of(rule, "\n".join([one[2] for one in group]), direction, tenant, detectors)
+    if len(group) == 1 or not verdict.findings:
+        return [(group[0], verdict)]
+    alone = await asyncio.gather(*(asked_of(rule, one[2], direction, tenant, detectors) for one in group))
+    judged = list(zip(group, alone, strict=True))
+    if any(one.findings or one.refused for one in alone):
+        return judged
+    # only together they are what the rule looks for: a text cannot be changed for that, but the request can be refused
+    whole = GuardVerdict(findings=verdict.findings, ended=verdict.ended, by=verdict.by, failed=verdict.failed, text=text)
+    return [((path, direction, text), whole)]
+
+
 async def judged_by(
     rules: Sequence[DetectorRule], samples: Sequence[Sample], tenant: str, detectors: Mapping[str, Detector]
 ) -> list[tuple[Sample, GuardVerdict]]:
     """The verdicts of rules on texts, all asked at once; by rule, then by text."""
-    asked = [(rule, sample) for rule in rules for sample in samples_for(rule, samples)]
-    verdicts = await asyncio.gather(*(asked_of(rule, text, direction, tenant, detectors) for rule, (_, direction, text) in asked))
-    return [(sample, verdict) for (_, sample), verdict in zip(asked, verdicts, strict=True)]
+    asked = [(rule, group) for rule in rules for group in samples_for(rule, samples)]
+    verdicts = await asyncio.gather(*(_asked_of_group(rule, group, tenant, detectors) for rule, group in asked))
+    return [one for of_group in verdicts for one in of_group]
 
 
 def parted(guards: GuardSet) -> tuple[list[DetectorRule], list[DetectorRule]]:

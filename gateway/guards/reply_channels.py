@@ -8,7 +8,7 @@ from domain import retry_after
 from domain.faults import Fault, Kind
 from gateway.guards.facts import GuardFacts
 from gateway.guards.reply_detectors import DetectorGate, Questions, ReplyDetectors
-from gateway.guards.reply_parts import THOUGHT_FIRST, Path, Step, direction_of, is_whole
+from gateway.guards.reply_parts import CALL_TEXTS, THOUGHT_FIRST, Path, Step, direction_of, is_whole
 from guardrails.chain import CallRule, Chain
 from guardrails.guard_set import REPLY, GuardSet
 from guardrails.placeholders import Placeholders, Restorer
@@ -70,7 +70,9 @@ class ReplyRules:
         """The rules for the text at a path."""
         if self.guards is None:
             return _NO_RULES
-        return self.guards.chain(direction_of(path), reasoning=not REASONING.isdisjoint(path))
+        direction = direction_of(path)
+        beside = path[-1] not in CALL_TEXTS if direction == "tool_arguments" else not REASONING.isdisjoint(path)
+        return self.guards.chain(direction, reasoning=beside)
 
     def judged(self, text: str, path: Path) -> tuple[str, GuardVerdict]:
         """What may be passed on of a whole text, and the verdict, which is noted. Values are not put back yet."""

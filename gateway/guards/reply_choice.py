@@ -39,7 +39,7 @@ class GuardedChoice:
             verdict = self._rules.judged_call(name, None)
             refused = refused or (verdict if verdict.refused else None)
         if part.get("finish_reason") and refused is None:
-            coming = {text.path[:-1] for text in texts(part)} | {path[:-1] for path in self.channels}
+            coming = {path[:-1] for path in (*[text.path for text in texts(part)], *self.channels) if path[-1] in CALL_TEXTS}
             for path, name in self.calls.items():
                 if path not in coming and self._rules.reads_arguments(name):
                     verdict = self._rules.judged_call(name, "")

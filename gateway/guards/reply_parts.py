@@ -1,6 +1,7 @@
 """The texts of one choice of an answer, wherever an engine or a vendor puts them: found, changed and put back. Pure.
 
-Every string counts as text but identifiers, so that a member nobody has heard of does not pass unread. A text is known by its path, which
+Every string counts as text but identifiers, so that a member nobody has heard of does not pass unread. The name of a tool that the model
+calls is a text too: the model has written it, whatever the request's list of tools. A text is known by its path, which
 is the same in each event of a stream: `delta.content`, or `delta.tool_calls[index 1].function.arguments`.
 """
 
@@ -25,7 +26,7 @@ Path = tuple[Step, ...]
 """From a choice down to one of its texts."""
 
 IDENTIFIERS: Final = frozenset({"role", "type", "id", "index", "name", "object", "finish_reason", "status", "format"})
-"""Members that are no text: they come from a fixed set, from the engine's own count, or from the request's list of tools."""
+"""Members that are no text: of a fixed set, or of the engine's own count. In what the model passes to a tool they are text."""
 
 CARRIES_TEXT: Final = frozenset({"logprobs", "token_ids", "prompt_logprobs", "prompt_token_ids"})
 """Members that carry the text a second time, as tokens. They are left out of replies that rules may change."""
@@ -80,7 +81,7 @@ def texts(part: Any, path: Path = ()) -> Iterator[ReplyText]:
     for key, step in _members(part):
         value = part[key]
         if isinstance(value, str):
-            if value and key not in IDENTIFIERS and not is_sound(path, key):
+            if value and (key not in IDENTIFIERS or _is_written(path, key)) and not is_sound(path, key):
                 yield ReplyText(part, key, (*path, step))
         elif value and isinstance(value, dict | list) and key not in CARRIES_TEXT:
             yield from texts(value, (*path, step))
@@ -106,6 +107,22 @@ def calls(part: dict[str, Any]) -> Iterator[tuple[Path, str, str]]:
             if isinstance(name, str) and name:
                 passed = next((function[key] for key in ("arguments", "input") if isinstance(function.get(key), str)), "")
                 yield path, name, passed
+
+
+_CALLED: Final = frozenset({"function", "custom", "function_call"})
+"""Members that hold the name of a tool that is called, and what is passed to it."""
+
+
+def _is_written(path: Path, key: object) -> bool:
+    """Whether a member that is an identifier elsewhere has been written by the model: it is the name of the tool that it calls, or stands
+    in arguments that are an object."""
+    if key == "name" and _names_tool(path):
+        return True
+    return not CALL_TEXTS.isdisjoint([step for step in path if isinstance(step, str)]) and direction_of(path) == "tool_arguments"
+
+
+def _names_tool(path: Path) -> bool:
+    return bool(path) and path[-1] in _CALLED and direction_of(path) == "tool_arguments"
 
 
 def _members(part: Any) -> list[tuple[Any, Step]]:
@@ -134,7 +151,7 @@ def direction_of(path: Path) -> Direction:
 
 def is_whole(path: Path) -> bool:
     """Whether a text comes in one piece, so that the next one at its path is another text."""
-    return "annotations" in path
+    return "annotations" in path or (path[-1] == "name" and _names_tool(path[:-1]))
 
 
 def place(part: Any, path: Path, text: str, kind: object) -> None:

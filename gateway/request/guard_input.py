@@ -145,9 +145,10 @@ def _judged(
     found = texts(body)
     verdicts = []
     for text in found.readable:
-        chain = guards.chain(text.direction)
+        chain = guards.chain(text.direction, reasoning=text.beside)
         if chain.rules and text.text:
-            verdict = remembered.judge(chain, text.text, tenant=tenant, version=guards.version, direction=text.direction)
+            version = f"{guards.version} beside" if text.beside else guards.version
+            verdict = remembered.judge(chain, text.text, tenant=tenant, version=version, direction=text.direction)
             verdicts.append((text, verdict))
     return found, verdicts
 

@@ -168,7 +168,7 @@ async def verdicts_on(texts: Sequence[Readable], guards: GuardSet | None, tenant
 
 
 def _judged(texts: Sequence[Readable], guards: GuardSet, placeholders: Placeholders) -> list[GuardVerdict]:
-    return [guards.chain(text.direction).judge(text.text, placeholders.label) for text in texts]
+    return [guards.chain(text.direction, reasoning=text.beside).judge(text.text, placeholders.label) for text in texts]
 
 
 def call_verdicts(calls: Sequence[EarlierCall], guards: GuardSet) -> list[GuardVerdict]:

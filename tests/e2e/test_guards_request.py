@@ -83,6 +83,19 @@ async def test_a_blocked_request_reaches_no_engine_and_costs_a_request_and_no_to
         assert running.open_holds == 0
 
 
+async def test_of_the_name_of_a_called_tool_no_json_is_asked() -> None:
+    rule = {"id": "shape", "kind": "json_schema", "schema": {"type": "object"}, "mode": "block", "on": ["tool_arguments"]}
+    turns = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "user", "content": "on"},
+    ]
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[policy(rule)]) as running, running.client() as client:
+        for arguments, status in (("{}", 200), ("f", 400)):
+            turns[1]["tool_calls"] = [CALL | {"function": {"name": "f", "arguments": arguments}}]  # type: ignore[index]
+            assert (await client.post("/v1/chat/completions", json=chat(messages=turns, max_tokens=3))).status_code == status
+
+
 @pytest.mark.parametrize("role", ["tool", "user"])
 async def test_a_rule_looks_at_the_directions_that_it_names(role: str) -> None:
     rule = KEYS | {"on": ["tool_results"]}

@@ -13,6 +13,8 @@ from guardrails.messages import EarlierCall, RequestTexts, rewritten, texts, wit
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
 CUSTOM = {"custom": {"name": "n", "input": "i"}}
+VALUES = {"enum": ["e"], "default": {"name": "d"}, "const": "c", "examples": ["x"], "pattern": "p", "format": "f"}
+SCHEMA = "response_format.json_schema.schema.enum[0]"
 PROPERTIES = {"q": {"type": "string", "description": "What"}}
 
 CHAT: dict[str, Any] = {
@@ -79,6 +81,14 @@ def test_every_text_of_a_chat_is_found_with_its_direction_however_the_json_is_wr
 
 
 @pytest.mark.req("R30")
+def test_what_stands_beside_the_arguments_of_a_call_is_named_so() -> None:
+    found = texts(json.dumps(CHAT).encode())
+    assert [text.path for text in found.readable if text.beside] == [
+        "messages[2].tool_calls[0].function.name",
+        "messages[4].function_call.name",
+    ]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_rewriting_changes_the_named_texts_and_no_other_byte(form: dict[str, Any]) -> None:
     body = json.dumps(CHAT, **form).encode()
@@ -150,7 +160,7 @@ def test_any_request_is_rewritten_where_its_texts_stand(document: dict[str, Any]
         ({"prompt": {"a": "b"}}, [], [("prompt", "unknown")]),
         (
             {"messages": [{"role": "user", "content": [{"type": "x", "y": "z", "text": "t"}]}]},
-            ["messages[0].content[0].text"],
+            ["messages[0].content[0].y", "messages[0].content[0].text"],
             [("messages[0].content[0]", "x")],
         ),
         ({"messages": [{"role": "user", "content": {"text": "t"}}]}, [], [("messages[0].content", "unknown")]),
@@ -171,6 +181,40 @@ def test_any_request_is_rewritten_where_its_texts_stand(document: dict[str, Any]
             ],
             [("messages[0].tool_calls[2]", "unknown")],
         ),
+        (
+            {"messages": [{"role": "assistant", "content": None, "thoughts": {"a": ["t"]}, "id": "i", "audio": {"transcript": "said"}}]},
+            ["messages[0].thoughts.a[0]", "messages[0].audio.transcript"],
+            [],
+        ),
+        ({"messages": [{"role": "system", "tools": [{"description": "d"}]}]}, ["messages[0].tools[0].description"], []),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "web", "web": {"q": "w"}, "function": {"why": "y"}}]}]},
+            ["messages[0].tool_calls[0].web.q", "messages[0].tool_calls[0].function.why"],
+            [],
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "file", "file": {"filename": "f", "file_data": "data:,x"}}]}]},
+            ["messages[0].content[0].file.filename"],
+            [("messages[0].content[0]", "file")],
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "n", "parameters": {"properties": {"q": {"type": "string", **VALUES}}}}}]},
+            [f"tools[0].function.parameters.properties.q.{rest}" for rest in ("enum[0]", "default.name", "const", "examples[0]")],
+            [],
+        ),
+        (
+            {"tools": [{"type": "custom", "custom": {"format": {"grammar": {"definition": "g"}}}}]},
+            ["tools[0].custom.format.grammar.definition"],
+            [],
+        ),
+        ({"chat_template_kwargs": {"type": "t", "on": True}}, ["chat_template_kwargs.type"], []),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["e"]}}}}, [SCHEMA], []),
+        (
+            {"structured_outputs": {"choice": ["a"], "regex": "r"}, "guided_choice": ["b"]},
+            ["structured_outputs.choice[0]", "guided_choice[0]"],
+            [],
+        ),
+        ({"instructions": "do", "user": "u", "stop": ["s"], "metadata": {"a": "b"}}, ["instructions"], []),
         ({"prediction": {"type": "content", "content": [{"type": "text", "text": "p"}]}}, ["prediction.content[0].text"], []),
     ],
 )

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.guards.generated import NAMED, TOKENS, secrets
+from guardrails.build import chain_of
 from guardrails.chain import Chain, ChainRule
+from guardrails.policy import GuardPolicy
 from guardrails.ports import Scanned
 from guardrails.rules.secrets import Secrets
 from guardrails.text import INVISIBLE, Text
@@ -315,3 +317,19 @@ def test_each_piece_costs_a_scan_of_the_held_text_and_as_much_before_it_whatever
         window.feed("abcd")
         costs.append(counting.scanned - before)
     assert max(costs) == costs[-1] == 2 * longest + size
+
+
+@pytest.mark.parametrize("text", ["AKIA" * 2000, "eyJ" * 2500, "password=" * 900])
+def test_a_text_that_stays_open_is_scanned_a_bounded_number_of_times(text: str) -> None:
+    chain = chain_of(GuardPolicy.model_validate({"rules": [{"id": "keys", "kind": "secrets", "mode": "redact"}]}).rules, "output")
+    scanned = 0
+
+    def counted(read: str) -> Scanned:
+        nonlocal scanned
+        scanned += len(read)
+        return Text(read)
+
+    window = GuardWindow(Chain(chain.rules, counted))
+    out = "".join([window.feed(text[at : at + 4]).text for at in range(0, len(text), 4)]) + window.end().text
+    assert out == text
+    assert scanned < 64 * len(text), "a scan with each piece would be 1,000 times the text"

@@ -32,6 +32,13 @@ def test_cells_are_for_people() -> None:
     assert [cell("x", value) for value in values] == ["", "", "", "yes", "", "0", "a, b", "team=x"]
 
 
+def test_a_finding_between_colons_is_no_emoji() -> None:
+    written = io.StringIO()
+    console = printing.LinkingConsole(file=written, width=80)
+    console.print("guard rules: changed; found people:email:redact:input=1", markup=False, soft_wrap=True)
+    assert written.getvalue() == "guard rules: changed; found people:email:redact:input=1\n"
+
+
 def test_an_id_is_whole_in_a_table_that_is_redrawn_on_a_narrow_terminal() -> None:
     written = io.StringIO()
     narrow = Console(width=60, file=written)

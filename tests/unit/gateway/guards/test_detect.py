@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.guards.detect import MAX_TEXTS, Sample, judged_by, parted, verdict_of
+from gateway.guards.detect import GROUP_TEXTS, MAX_TEXTS, Sample, judged_by, parted, verdict_of
 from guardrails.guard_set import GuardSet
 from guardrails.policy import DetectorRule, GuardPolicy
 from guardrails.ports import Detected, DetectorAway
@@ -29,6 +29,19 @@ class Saying:
             raise DetectorAway("timeout")
         at = text.find("Ann")
         return [Detected("person", 0.9, at, at + 3)] if at >= 0 else [Detected("hate", 0.6, 0, 0)] if "bad" in text else []
+
+
+class Finding:
+    """A detector that finds a word, wherever it stands."""
+
+    def __init__(self, word: str = "harm") -> None:
+        self._word = word
+        self.asked: list[str] = []
+
+    async def detect(self, text: str, direction: str, tenant: str) -> Sequence[Detected]:
+        self.asked.append(text)
+        at = text.find(self._word)
+        return [Detected("harm", 1.0, at, at + len(self._word))] if at >= 0 else []
 
 
 def test_a_detection_without_a_place_concerns_the_whole_text() -> None:
@@ -67,11 +80,33 @@ async def test_without_an_answer_the_rule_says_what_happens(on_error: str, ended
     assert (verdict.ended, verdict.failed) == (ended, ("safe",))
 
 
-async def test_of_a_long_conversation_the_last_texts_are_asked_about() -> None:
-    saying = Saying()
-    await judged_by((detector_rule(),), [(f"m{n}", "input", f"text {n}") for n in range(2 * MAX_TEXTS)], "acme", {"guard": saying})
-    assert len(saying.asked) == MAX_TEXTS
-    assert saying.asked[-1][0] == f"text {2 * MAX_TEXTS - 1}"
+@pytest.mark.parametrize("at", [0, 5, 63, 64, 127])
+@pytest.mark.parametrize("mode", ["block", "redact"])
+async def test_no_text_of_a_request_with_many_texts_passes_unseen(at: int, mode: str) -> None:
+    texts = [(f"m{n}", "input", "harm" if n == at else f"text {n}") for n in range(2 * MAX_TEXTS)]
+    saying = Finding()
+    judged = await judged_by((detector_rule(mode=mode),), texts, "acme", {"guard": saying})
+    assert [sample[0] for sample, verdict in judged if verdict.findings] == [f"m{at}"]
+    assert len(saying.asked) <= MAX_TEXTS + 2 * GROUP_TEXTS + MAX_TEXTS // GROUP_TEXTS
+
+
+async def test_of_a_conversation_that_grows_the_early_questions_stay_the_same() -> None:
+    before, after = Finding(), Finding()
+    texts = [(f"m{n}", "output" if n % 3 else "input", f"text {n}") for n in range(MAX_TEXTS + 100)]
+    rule = detector_rule(on=["input", "output"])
+    await judged_by((rule,), texts[:-10], "acme", {"guard": before})
+    await judged_by((rule,), texts, "acme", {"guard": after})
+    assert len(set(after.asked) - set(before.asked)) <= 10 + 2, "the new texts, and the last group of each direction"
+    assert len(after.asked) <= MAX_TEXTS + GROUP_TEXTS + 100 // GROUP_TEXTS + 1
+
+
+async def test_what_is_found_only_in_texts_together_refuses_and_changes_nothing() -> None:
+    texts = [(f"m{n}", "input", "ha" if n == 0 else "rm" if n == 1 else "x") for n in range(MAX_TEXTS + GROUP_TEXTS)]
+    together = {"guard": Finding("ha\nrm")}
+    ((sample, verdict),) = [one for one in await judged_by((detector_rule(),), texts, "acme", together) if one[1].findings]
+    assert (sample[0], verdict.ended) == ("m0", "block")
+    ((_, verdict),) = [one for one in await judged_by((detector_rule(mode="redact"),), texts, "acme", together) if one[1].findings]
+    assert verdict.text == "ha"
 
 
 def test_rules_that_change_texts_come_before_the_others() -> None:

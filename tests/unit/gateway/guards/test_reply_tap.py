@@ -24,6 +24,7 @@ from tests.guarded_replies import (
     TRANSCRIPT,
     VENDOR,
     Guarded,
+    Seen,
     arguments,
     asked,
     event,
@@ -208,9 +209,32 @@ def test_what_is_held_of_calls_goes_into_the_event_that_ends_the_choice() -> Non
     )
     stream = first + pieces(arguments(0), '{"card":', f'"{NUMBER}"', "}") + end(finish="tool_calls") + DONE
     out = Guarded(asked(), guards(CARD)).fed(stream)
-    assert streamed(out)[0].texts == {arguments(0): '{"card":"[PATTERN]"}'}
+    assert streamed(out)[0].texts == {(*arguments(0)[:-1], "name"): "pay", arguments(0): '{"card":"[PATTERN]"}'}
     assert streamed(out)[0].finish == "tool_calls"
     assert next(events_of(out))["choices"][0]["delta"]["tool_calls"] == [call], "ids and names of calls are no text"
+
+
+@pytest.mark.parametrize("member", ["function", "custom"])
+def test_the_name_of_a_called_tool_is_a_text_that_the_model_has_written(member: str) -> None:
+    def called(name: str) -> bytes:
+        return pieces((*arguments(0)[:-2], member, "name"), name)
+
+    told = (*arguments(0)[:-2], member, "name")
+    out = Guarded(asked(), guards(CARD, STOP)).fed(role() + called(f"pay_{NUMBER}") + end() + DONE)
+    assert streamed(out)[0].texts == {told: "pay_[PATTERN]"}
+    out = Guarded(asked(), guards(CARD, STOP)).fed(role() + called("kraken") + end() + DONE)
+    assert streamed(out)[0] == Seen({}, "content_filter")
+    shape = {"kind": "json_schema", "schema": {"type": "object"}, "mode": "block"}
+    out = Guarded(asked(), guards(shape)).fed(role() + called("find") + end() + DONE)
+    assert streamed(out)[0] == Seen({told: "find"}, "stop"), "a name is no JSON, and need not be"
+
+
+def test_in_arguments_that_are_an_object_every_string_is_a_text() -> None:
+    given = {"name": f"card {NUMBER}", "type": "x", "id": NUMBER}
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "pay", "arguments": given}}
+    stream = b"data: %b\n\n" % msgspec.json.encode({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
+    out = Guarded(asked(), guards(CARD)).fed(role() + stream + end() + DONE)
+    assert NUMBER.encode() not in out
 
 
 def test_rules_for_answers_do_not_read_arguments_of_tools_and_the_other_way_round() -> None:
