@@ -20,10 +20,12 @@ from bench.guards.__main__ import interval, texts_of
 from bench.results_file import Row, machine, percentile, refresh, write_rows
 from guardrails.ports import Scanner
 from guardrails.rules.canary import Canary
+from guardrails.rules.inside import Inside
 from guardrails.rules.json_schema import JsonSchema
 from guardrails.rules.language import Language
 from guardrails.rules.prompt_leak import PromptLeak
 from guardrails.rules.repetition import Repetition
+from guardrails.rules.secrets import Secrets
 from guardrails.text import Text
 
 PROMPT_CHARS: Final = 8192
@@ -42,6 +44,8 @@ def rules() -> dict[str, Scanner]:
         "canary": Canary("canary", TOKENS),
         "repetition": Repetition("repetition"),
         "json_schema": JsonSchema("json_schema", SCHEMA),
+        "secrets, decode: 1": Inside(Secrets("secrets"), 1),
+        "secrets, decode: 3": Inside(Secrets("secrets"), 3),
     }
 
 
@@ -74,7 +78,7 @@ def passages(prompt: str, count: int) -> list[str]:
 
 def on_honest(data: Path, rows: list[Row]) -> str:
     """The table of findings in texts that nobody should be refused for, and of leaks that are found."""
-    kinds = ("language", "canary", "repetition", "prompt_leak")
+    kinds = ("language", "canary", "repetition", "prompt_leak", "secrets, decode: 3")
     lines = [f"| honest messages | messages | {' | '.join(kinds)} | leaked passages | found |", "|---" * (len(kinds) + 4) + "|"]
     made = rules()
     for name, texts in honest(data):
