@@ -167,6 +167,7 @@ bench-rollout: $(VENV)/.dev ## how often rollouts of good versions go back and b
 
 bench-guards: $(VENV)/.dev ## what guard rules find and what they cost; DATA=folder with the visible sets
 	$(BIN)/python -m bench.guards --data $(DATA)
+	$(BIN)/python -m bench.guards.kinds --data $(DATA)
 
 bench-injection: $(VENV)/.dev ## what the classifier for injection finds of sources left out; DATA=folder with the visible sets
 	$(BIN)/python -m bench.guards.injection --data $(DATA)

@@ -31,6 +31,7 @@ from guardrails.ports import CallScanner, Scanner
 from guardrails.rules.canary import Canary
 from guardrails.rules.classifier import Classifier
 from guardrails.rules.injection import Injection
+from guardrails.rules.inside import Inside
 from guardrails.rules.json_schema import JsonSchema
 from guardrails.rules.language import Language
 from guardrails.rules.links import Links
@@ -99,6 +100,12 @@ def call_scanner_of(rule: ToolsRule) -> CallScanner:
 
 def text_scanner_of(rule: TextRule) -> Scanner:
     """The scanner of a rule over texts. Raises RuleUnusable."""
+    depth = getattr(rule, "decode", 0)
+    return Inside(_plain_scanner_of(rule), depth) if depth else _plain_scanner_of(rule)
+
+
+def _plain_scanner_of(rule: TextRule) -> Scanner:
+    """The scanner of a rule that looks at a text as it stands. Raises RuleUnusable."""
     try:
         if isinstance(rule, SecretsRule):
             return Secrets(rule.id, rule.types)

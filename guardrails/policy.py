@@ -25,6 +25,9 @@ MAX_PATTERN_CHARS: Final = 1000
 HELD_BYTES: Final = 1024 * 1024
 """The bound on held text where no level of a policy says one."""
 
+MAX_LAYERS: Final = 3
+"""Layers of encoding that a rule takes off; what is encoded more often was not meant to be read by a model."""
+
 MAX_REPEATED_CHARS: Final = 20_000
 """Characters that a rule for repetition looks back over: a stream scans as many with each piece."""
 
@@ -105,7 +108,19 @@ class _GuardRule(Strict):
         return self
 
 
-class SecretsRule(_GuardRule):
+class _DecodingRule(_GuardRule):
+    """What rules have that can look inside encoded parts of a text."""
+
+    decode: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_LAYERS,
+        description="How many layers of base64, hexadecimal and URL encoding are taken off parts of a text, to look inside them too. A "
+        "finding there covers the whole part. Above 0, a rule that changes answers holds a stream until its end.",
+    )
+
+
+class SecretsRule(_DecodingRule):
     """API keys, tokens, private keys and passwords in connection strings."""
 
     kind: Literal["secrets"] = Field(description="`secrets`: keys, tokens and passwords by their published formats.")
@@ -114,7 +129,7 @@ class SecretsRule(_GuardRule):
     )
 
 
-class PiiRule(_GuardRule):
+class PiiRule(_DecodingRule):
     """Personal data with a structure that can be checked."""
 
     kind: Literal["pii"] = Field(description="`pii`: cards, IBANs, phone numbers, national ids, e-mail and IP addresses.")
@@ -129,7 +144,7 @@ class PiiRule(_GuardRule):
     )
 
 
-class WordsRule(_GuardRule):
+class WordsRule(_DecodingRule):
     """Words and phrases of a list."""
 
     kind: Literal["words"] = Field(description="`words`: words and phrases, whatever their case and whatever look-alike letters are used.")
@@ -140,7 +155,7 @@ class WordsRule(_GuardRule):
     )
 
 
-class PatternRule(_GuardRule):
+class PatternRule(_DecodingRule):
     """A regular expression of the tenant."""
 
     kind: Literal["pattern"] = Field(description="`pattern`: a regular expression in RE2's syntax.")

@@ -54,9 +54,14 @@ class Spans(NamedTuple):
     spans: list[tuple[str, int, int]]
 
 
+def digest(text: str) -> bytes:
+    """The SHA-256 of a text."""
+    return sha256(text.encode("utf-8", "replace")).digest()
+
+
 def tuned(text: str) -> bool:
     """Whether a text belongs to the half that rules were tuned on."""
-    return sha256(text.encode("utf-8", "replace")).digest()[-1] % 2 == 0
+    return digest(text)[-1] % 2 == 0
 
 
 def rows(data: Path, folder: str) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,14 @@ MAX_LONGEST: Final = 4096
 """The longest match of an expression that looks at streams."""
 
 
+PROBED_CHARS: Final = 512
+"""The length of the texts on which an expression is tried before it is used."""
+MOST_AHEAD: Final = 64
+"""Characters that may be looked at behind a match for a longer one. With each match of a text they are looked at again."""
+MAX_PROBES: Final = 24
+"""Texts that are tried, and characters that are tried behind each of them."""
+
+
 class Width(msgspec.Struct, frozen=True, gc=False):
     """How many characters an expression matches."""
 
@@ -266,6 +274,8 @@ class Pattern:
             raise ValueError("the pattern matches the empty text, which is everywhere; write one that needs at least one character")
         if bounded:
             _check_bound(pattern, self._width)
+        if self._width.most is None or self._width.most > MOST_AHEAD:
+            _check_ahead(pattern, self._expression, self._width.most)
         self._rule = rule
         self._kind = kind
         self._begun = _compiled_beginnings(pattern, options) if self._width.most is not None else None
@@ -315,6 +325,31 @@ def _refused(pattern: str, error: re2.error) -> str:
     at = pattern.find(part) if part and part != said else -1
     hint = "; RE2 has no look-ahead, look-behind or back-references" if re.search(r"\(\?<?[=!]|\\[1-9]", pattern) else ""
     return f"RE2 refuses the pattern: {said}" + (f", at character {at + 1}" if at >= 0 else "") + hint
+
+
+def _check_ahead(pattern: str, expression: re2._Regexp, most: int | None) -> None:
+    """Refuse an expression such as `a(.*z)?`: of a text of many `a` each is a match, and for each RE2 looks for a `z` to the end of the
+    text, which takes the square of its length. It is tried on repetitions of the characters and words that stand in it, so that usual
+    expressions of this kind are found, and not all.
+
+    Raises:
+        ValueError: says which text shows it.
+    """
+    chars = list(dict.fromkeys([*re.sub(r"[\\\[\](){}|?*+^$]", "", pattern), "a", "1"]))[:MAX_PROBES]
+    pumps = [*chars, *re.findall(r"[A-Za-z0-9]{2,8}", pattern)][: 2 * MAX_PROBES]
+    length = min(most or PROBED_CHARS, PROBED_CHARS) - 1
+    for pump in pumps:
+        text = (pump * length)[:length]
+        short = expression.match(text.encode())
+        if short is None or short.end() > length // 4:
+            continue
+        for end in chars:
+            far = expression.match((text + end).encode())
+            if far is not None and far.end() > length // 2:
+                raise ValueError(
+                    f"a match of the pattern may be short or go on for long: of {pump * 4!r}… up to {end!r}, each {pump!r} would be "
+                    f"followed to the end of the text; let no more than {MOST_AHEAD} characters follow, or leave that part out"
+                )
 
 
 def _check_bound(pattern: str, found: Width) -> None:

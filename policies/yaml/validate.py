@@ -228,7 +228,10 @@ def _known_keys(model: type[BaseModel], located: Located, path: Path_) -> list[s
     models: list[type[BaseModel]] = []
     named = False  # the previous step was a field of type dict, so this one is a free name
     for depth, step in enumerate(path):
-        if isinstance(step, int) or at is None:
+        if at is None:
+            continue
+        if isinstance(step, int):  # entries of a list are of one model each
+            at = _discriminated(models, located, path[: depth + 1])
             continue
         if named:
             named, at = False, _discriminated(models, located, path[: depth + 1])

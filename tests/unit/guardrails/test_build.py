@@ -1,11 +1,13 @@
 """Chains of policies: every kind of rule becomes its scanner, where it looks, and what cannot be used is told with the rule."""
 
+import base64
 from typing import get_args
 
 import pytest
 
 from guardrails.build import RuleUnusable, chain_of
-from guardrails.policy import Direction, GuardPolicy, GuardRule
+from guardrails.policy import MAX_LAYERS, Direction, GuardPolicy, GuardRule
+from guardrails.text import MAX_DEPTH
 
 RULES = [
     {"id": "keys", "kind": "secrets"},
@@ -88,3 +90,30 @@ def test_a_rule_that_cannot_be_used_is_named(rule: dict[str, object], said: str)
     with pytest.raises(RuleUnusable, match=said) as caught:
         chain_of(made, made[0].on[0])
     assert caught.value.rule == "odd"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"id": "people", "kind": "pii"}, "please write to ann@example.com soon"),
+        ({"id": "house", "kind": "words", "words": ["project kestrel"]}, "all about project kestrel"),
+        ({"id": "tickets", "kind": "pattern", "pattern": "T-[0-9]{4,8}"}, "see ticket T-12345 of today"),
+    ],
+)
+def test_a_rule_that_decodes_looks_into_as_many_layers_and_covers_the_part(rule: dict[str, object], text: str) -> None:
+    once = base64.b64encode(text.encode()).decode()
+    twice = base64.b64encode(once.encode()).decode()
+    mode = {"mode": "replace", "replacement": "-", "on": ["output"]}
+    by_depth = {depth: chain_of(_rules([{**rule, **mode, "decode": depth}]), "output") for depth in (0, 1, 2)}
+    for depth, chain in by_depth.items():
+        read = [f"data: {part} end" if depth < layers else "data: - end" for layers, part in ((1, once), (2, twice))]
+        assert [chain.judge(f"data: {part} end").text for part in (once, twice)] == read
+        assert bool(chain.needs_whole) == (depth > 0)
+
+
+def test_a_rule_may_take_off_as_many_layers_as_the_decoder_does() -> None:
+    assert MAX_LAYERS == MAX_DEPTH
+    with pytest.raises(ValueError, match="decode"):
+        _rules([{"id": "keys", "kind": "secrets", "mode": "flag", "decode": MAX_LAYERS + 1}])
+    with pytest.raises(ValueError, match="decode"):
+        _rules([{"id": "hosts", "kind": "links", "mode": "flag", "decode": 1}])

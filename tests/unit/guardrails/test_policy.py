@@ -94,7 +94,7 @@ def test_a_rule_that_changes_texts_fails_closed_unless_it_says_otherwise_and_oth
         ("id: a, kind: pii, mode: redact, on: [input, input]", "names a direction twice in on; keep one of them"),
         (
             "id: a, kind: links, mode: block, sensitivity: 3",
-            "is no known key; known here: default_on, id, kind, mode, on",
+            "is no known key; known here: allow, default_on, id, kind, mode, on",
         ),
         ("id: a, kind: words, mode: block, words: [x], whole: true", "is no known key"),
         (

@@ -216,7 +216,9 @@ async def test_nobody_waits_for_a_detector_that_changes_nothing(mode: str, in_ti
     ask = chat("a bad text")
     assert await guard_input(ask, story, deps) is ask
     await turns()
-    await join_guards(story)
+    joined = asyncio.ensure_future(join_guards(story))
+    await turns()
+    assert joined.done()
     assert (slow.asked, len(deps.noting)) == (["a bad text"], 1)
     if not in_time:
         leave_guards(story)

@@ -29,6 +29,28 @@ def seconds(rule: Pattern, text: str) -> float:
 
 
 @pytest.mark.req("R28")
+@pytest.mark.parametrize(
+    "pattern",
+    ["a(.*z)?", "a(?:a{1,999}z)?", "a(?:[^z]*z)?", r"\w{1,500}z|a", "x{1,900}y|x", "(?:ab)(?:.*c)?", "(?i)k(?:.{0,300}!)?", r"\d(?:\d*;)?"],
+)
+def test_an_expression_that_looks_far_behind_each_short_match_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="may be short or go on for long"):
+        Pattern("p", pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"EMP-\d+", r"\d+", r"https?://\S+", r"(?i)\bproject[ -]?(?:kestrel|heron)\b", r'"[^"]{1,200}"', "<!--.{0,300}-->",
+        r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63}){1,4}", "-----BEGIN [A-Z ]{1,40}-----[^-]{1,400}-----END", r"(?:\d[ -]?){13,19}",
+        "a{1,20}(?:.{0,40}z)?", r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}\b", r"(?s)begin.*end", "foo|bar|.{200}",
+    ],
+)  # fmt: skip
+def test_usual_expressions_are_taken(pattern: str) -> None:
+    Pattern("p", pattern)
+
+
+@pytest.mark.req("R28")
 def test_a_hundred_expressions_that_ruin_backtracking_take_no_longer_than_their_text_or_are_refused() -> None:
     assert len(CASES) == 100
     slow, refused = {}, {}
