@@ -6,8 +6,8 @@ string in them but ids, types and media, and each member beside them that is not
 and engines write tools with their schemas, variables of templates and unknown members into the prompt. Names, types, formats and patterns
 of schemas (`_NO_DESCRIPTION`), and keys of objects, are not read. What it cannot read in a prompt, it names.
 
-Arguments of tool calls are one text, as the engine will get them: JSON text inside a JSON string. The calls of earlier turns are named as
-calls too, with the name of their tool, for the rules that judge calls.
+Arguments of tool calls are one text: JSON text inside a JSON string, with characters in place of their escapes (`json_text`). The calls of
+earlier turns are named as calls too, with the name of their tool, for the rules that judge calls.
 """
 
 import re
@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from domain.ask import Ask
+from guardrails.json_text import unescaped
 from guardrails.policy import Direction
 
 PROMPTS: Final = frozenset({"messages", "prompt", "input"})
@@ -339,7 +340,7 @@ class _Reading:
         fields = dict(self.members(value))
         for name, member in fields.items():
             if name in ("arguments", "input") and self._is(member, b'"'):
-                self._add(member, "tool_arguments")
+                self._add(member, "tool_arguments", in_json=name == "arguments")
             else:
                 self.strings(member, "tool_arguments")
         if self._is(fields.get("name"), b'"'):
@@ -357,8 +358,9 @@ class _Reading:
     def _string(self, value: _Value) -> str:
         return _text(memoryview(self._body)[value.begin : value.end])
 
-    def _add(self, value: _Value, direction: Direction, *, beside: bool = False) -> None:
-        self.readable.append(Readable(value.path, direction, self._string(value), value.begin, value.end, beside))
+    def _add(self, value: _Value, direction: Direction, *, beside: bool = False, in_json: bool = False) -> None:
+        text = unescaped(self._string(value)) if in_json else self._string(value)
+        self.readable.append(Readable(value.path, direction, text, value.begin, value.end, beside))
 
     def _expect_end(self, value: _Value, at: int) -> None:
         if self._body[at : value.end].strip(b" \t\r\n{") != b"}":

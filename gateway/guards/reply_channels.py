@@ -11,6 +11,7 @@ from gateway.guards.reply_detectors import DetectorGate, Questions, ReplyDetecto
 from gateway.guards.reply_parts import CALL_TEXTS, THOUGHT_FIRST, Path, Step, direction_of, is_whole
 from guardrails.chain import CallRule, Chain
 from guardrails.guard_set import REPLY, GuardSet
+from guardrails.json_text import Unescaper, unescaped
 from guardrails.placeholders import Placeholders, Restorer
 from guardrails.policy import CHANGING, Direction
 from guardrails.text import Text
@@ -76,9 +77,19 @@ class ReplyRules:
 
     def judged(self, text: str, path: Path) -> tuple[str, GuardVerdict]:
         """What may be passed on of a whole text, and the verdict, which is noted. Values are not put back yet."""
-        verdict = self.chain(path).judge(text)
+        in_json, rewrites = self.reads_json(path)
+        seen = unescaped(text) if in_json else text
+        verdict = self.chain(path).judge(seen)
         self.note(direction_of(path), verdict)
-        return verdict.text or "", verdict
+        return text if in_json and not rewrites else verdict.text or "", verdict
+
+    def reads_json(self, path: Path) -> tuple[bool, bool]:
+        """Whether rules see the text at a path with characters in place of JSON's escapes, and whether it goes on so: rules that only note
+        change nothing."""
+        if not _is_json(path) or self.guards is None:
+            return False, False
+        chain, asks = self.chain(path), bool(self.guards.detectors(direction_of(path)))
+        return bool(chain.rules) or asks, bool(chain.changing) or asks
 
     def judged_call(self, name: str, arguments: str | None) -> GuardVerdict:
         """The verdict on a call of a tool, which is noted; `arguments` are None while only the name is known."""
@@ -164,6 +175,8 @@ class Channel:
         "_restorer",
         "_rules",
         "_tool",
+        "_unescaper",
+        "_unescapes",
         "_window",
         "by",
         "direction",
@@ -186,6 +199,8 @@ class Channel:
         self.kind = kind
         self.direction: Direction = direction_of(path)
         self._window = GuardWindow(rules.chain(path), most_held=max(1, rules.held_bytes))
+        in_json, self._unescapes = rules.reads_json(path)
+        self._unescaper = Unescaper() if in_json else None
         self._gate = None if is_whole(path) else rules.gate(self.direction)
         self._restorer = rules.restorer(path)
         bare = self._gate is None and self._restorer is None and not tool
@@ -200,7 +215,11 @@ class Channel:
 
     def feed(self, piece: str) -> str:
         """What may be passed on now that `piece` has come."""
-        passed = self._passed(self._window.feed(piece), final=False)
+        seen = piece if self._unescaper is None else self._unescaper.feed(piece)
+        released = self._window.feed(seen)
+        if self._unescaper is not None and not self._unescapes:
+            released = Released(piece)
+        passed = self._passed(released, final=False)
         return self._of_call(piece, passed) if self._tool else passed
 
     def passed(self, released: Released) -> str:
@@ -209,7 +228,11 @@ class Channel:
 
     def end(self) -> str:
         """The rest of the text, once no piece follows."""
-        passed = self._passed(self._window.end(), final=True)
+        passed = ""
+        if self._unescaper is not None and (rest := self._window.feed(self._unescaper.end())) and self._unescapes:
+            passed = self._passed(rest, final=False)
+        if not self.ended:
+            passed += self._passed(self._window.end(), final=True)
         return self._call_ended(passed) if self._tool else passed
 
     def _of_call(self, piece: str, passed: str) -> str:

@@ -138,3 +138,29 @@ def test_what_a_model_thinks_is_not_the_json_that_was_asked_for(stream: bool) ->
     assert b"first I think" in made.out
     assert b'\\"a\\"' in made.out
     assert made.story.guarded.word == "passed"
+
+
+NAME = {"kind": "words", "words": ["müller"], "on": ["tool_arguments"]}
+WRITTEN = r'{"to": "M\u00fc\u006Cler", "by": "\ud83d\ude00 \u0022\\\\u006c\""}'
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_what_a_model_escapes_in_arguments_is_found(size: int) -> None:
+    stream = said(name(0, "pay"), passing(*[WRITTEN[at : at + size] for at in range(0, len(WRITTEN), size)]))
+    made = Guarded(asked(), guards({**NAME, "mode": "redact"}))
+    made.fed(stream)
+    tool, given = shown(made)[0]
+    assert (tool, msgspec.json.decode(given)) == ("pay", msgspec.json.decode(WRITTEN) | {"to": "[WORD]"})
+    whole = Guarded(asked(stream=False), guards({**NAME, "mode": "redact"}))
+    function = {"name": "pay", "arguments": WRITTEN}
+    message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    plain = msgspec.json.encode({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage})
+    whole.fed(plain)
+    told = msgspec.json.decode(whole.out)["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+    assert told == given
+    flagged = Guarded(asked(), guards({**NAME, "mode": "flag"}))
+    flagged.fed(stream)
+    assert shown(flagged)[0] == ("pay", WRITTEN), "a rule that only notes changes no byte"
+    assert flagged.story.guarded.counts == {("r0", "word", "flag", "tool_arguments"): 1}
