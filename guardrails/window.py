@@ -46,6 +46,9 @@ MOST_WEIGHTLESS: Final = 4096
 """Zero-width characters and combining marks that are held in addition. No language has them in such numbers; without a bound, an answer
 of nothing else would be scanned again as a whole with each piece."""
 
+_BACK_CHARS: Final = 256
+"""Characters that are looked through at a time for those that take room."""
+
 _LONG_RUN: Final = re.compile(rf"\S{{{CALM_RUN}}}").search
 
 
@@ -259,8 +262,10 @@ class GuardWindow:
         return closed
 
     def _trim(self) -> None:
-        """Forget what no scan needs any more: all but the characters before the frontier that findings behind it depend on."""
-        keep = _back(self._buffer, self._frontier - self._begin, self._chain.before)
+        """Forget what no scan needs any more: all but the characters before the frontier that findings behind it depend on, and at most
+        `MOST_BEHIND` of no width among them."""
+        low, before = self._frontier - self._begin, self._chain.before
+        keep = max(_back(self._buffer, low, before), low - before - MOST_BEHIND)
         if keep > 0:
             self._buffer = self._buffer[keep:]
             self._begin += keep
@@ -316,6 +321,14 @@ def _back(text: str, end: int, count: int) -> int:
         return at
     at = end
     while at > 0 and count > 0:
-        at -= 1
-        count -= WEIGHTLESS.match(text, at) is None
+        begin = max(0, at - max(count, _BACK_CHARS))
+        taking_room = len(WEIGHTLESS.sub("", text[begin:at]))
+        if taking_room < count:
+            count -= taking_room
+            at = begin
+            continue
+        light = {found.start() for found in WEIGHTLESS.finditer(text, begin, at)}
+        while count > 0:
+            at -= 1
+            count -= at not in light
     return at

@@ -19,12 +19,14 @@ class Gate:
     """The gates of a rule.
 
     Args:
-        expressions: in the syntax of RE2; each matches ASCII only, and at most 256 bytes.
+        expressions: in the syntax of RE2; each matches ASCII only, and at most 256 bytes: one without a bound would make each search run
+            to the end of a row of its characters, and the scan of such a row quadratic.
     """
 
-    __slots__ = ("_any", "_which")
+    __slots__ = ("_any", "_which", "expressions")
 
     def __init__(self, expressions: Sequence[str]) -> None:
+        self.expressions = tuple(expressions)
         self._any = re2.compile("|".join(f"(?:{expression})" for expression in expressions).encode(), options=LATIN1)
         self._which = re2.Set.MatchSet(LATIN1)
         for expression in expressions:

@@ -17,7 +17,7 @@ from guardrails.ports import Scanned
 from guardrails.rules.secrets import Secrets
 from guardrails.text import INVISIBLE, Text
 from guardrails.verdict import GuardVerdict
-from guardrails.window import MOST_WEIGHTLESS, GuardWindow, Released
+from guardrails.window import MOST_BEHIND, MOST_WEIGHTLESS, GuardWindow, Released
 from tests.guard_doubles import Counting, Expression, Failing, PlainText, chain, rule
 
 
@@ -333,3 +333,22 @@ def test_a_text_that_stays_open_is_scanned_a_bounded_number_of_times(text: str) 
     out = "".join([window.feed(text[at : at + 4]).text for at in range(0, len(text), 4)]) + window.end().text
     assert out == text
     assert scanned < 64 * len(text), "a scan with each piece would be 1,000 times the text"
+
+
+@pytest.mark.parametrize("text", ["\u200b", "a\u200b", "a\u0301", "\u0301"])
+def test_what_is_scanned_again_of_characters_without_width_is_bounded(text: str) -> None:
+    rules = GuardPolicy.model_validate(
+        {"rules": [{"id": "p", "kind": "pattern", "pattern": "(a|aa){1,50}b[0-9]{1,20}", "mode": "redact"}]}
+    ).rules
+    most = 0
+
+    def counted(read: str) -> Scanned:
+        nonlocal most
+        most = max(most, len(read))
+        return Text(read)
+
+    window = GuardWindow(Chain(chain_of(rules, "output").rules, counted))
+    written = text * 6000
+    out = "".join([window.feed(written[at : at + 16]).text for at in range(0, len(written), 16)]) + window.end().text
+    assert out == written
+    assert most < 3 * MOST_BEHIND, "what has gone on is forgotten"
