@@ -354,7 +354,9 @@ async def test_priority_lower_numbers_run_first(bench: Bench) -> None:
 
 
 async def test_signals_are_complete_and_move_with_the_load(bench: Bench) -> None:
-    await until(lambda: bench.gateway.backend("main")["signals"]["running"], 0, 20)  # those of the test before
+    await until(
+        lambda: [bench.gateway.backend("main")["signals"][name] for name in ("running", "waiting")], [0, 0], 60
+    )  # of the test before
     idle = bench.gateway.backend("main")["signals"]
     assert (idle["missing"], idle["waiting"]) == ([], 0)
     assert (idle["block_size"], idle["kv_capacity_tokens"]) == (BLOCK, BLOCK * BLOCKS)
