@@ -13,6 +13,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from cache.ports import Selection
+from cache.stores import pgvector
 from cache.stores import valkey as stored
 from tenancy.stores.valkey import node
 from tests.databases import postgres_server
@@ -315,6 +316,7 @@ async def test_gateways_share_questions_in_postgres_and_answers_in_valkey(tmp_pa
     for module, name in (
         (stored, "PATIENCE_S"),
         (stored, "WRITE_PATIENCE_S"),
+        (pgvector, "WRITE_PATIENCE_S"),
         (node, "TIMEOUT_S"),
         (node, "LOCAL_TIMEOUT_S"),
     ):
@@ -333,10 +335,15 @@ async def test_gateways_share_questions_in_postgres_and_answers_in_valkey(tmp_pa
             ):
                 await ready(one)
                 await ready(other)
+                for running in (one, other):
+                    source = running.deps.answers.semantic
+                    semantic = None if source is None else source.ready()
+                    assert semantic is not None
+                    assert isinstance(semantic.index, pgvector.PostgresQuestions)
+                    semantic.index._patience_s = 60.0  # more than settings allow
+                    if running is one:
+                        semantic_here = semantic
                 assert seen(await ask(here, KEPT)) == ("miss", "first")
-                source = one.deps.answers.semantic
-                semantic_here = None if source is None else source.ready()
-                assert semantic_here is not None
                 await until(lambda: semantic_here.learning == 0)  # questions are kept behind the reply
                 assert seen(await ask(there, ASKED)) == ("hit-semantic", "")
                 await other.deps.answers.purge(Selection(owner="acme"))
