@@ -54,7 +54,7 @@ class RuleUnusable(ValueError):
 
 
 def chain_of(rules: Iterable[GuardRule], direction: Direction, *, reasoning: bool = False) -> Chain:
-    """Those of the rules that look at texts of a direction and are evaluated here, in their order.
+    """A chain of the rules that look at texts of a direction and are evaluated here, in their order.
 
     Args:
         reasoning: whether the chain is for the reasoning of an answer, which is never the JSON that a rule asks for.

@@ -92,7 +92,7 @@ class Chain:
         self.needs_whole: Final = tuple(scanner.id for _, scanner in self.changing if scanner.longest is None)
         """The rules that change texts and have to see all of a text first: a stream is held until its end, or refused."""
         self.openings: Final = tuple((at, scanner) for at, scanner in self.changing if isinstance(scanner, Opening))
-        """Those of `changing` that tell where a match may be open."""
+        """The scanners of `changing` that tell where a match may be open."""
         closed = [scanner.longest or 0 for _, scanner in self.changing if not isinstance(scanner, Opening)]
         self.longest: Final = max([scanner.longest or 0 for _, scanner in self.changing], default=0)
         self.longest_closed: Final = max(closed, default=0)

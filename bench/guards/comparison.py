@@ -46,7 +46,7 @@ def asked(python: str, project: str, texts: Sequence[str]) -> list[Answer]:
 
 
 def ours(rule: Scanner, texts: Sequence[str], kind: str | None) -> list[Answer]:
-    """The same of one of our rules; with `kind` all findings are called that."""
+    """Asks one of our rules in the same way; with `kind` all findings are called that."""
     answers = []
     for text in texts:
         begun = process_time()

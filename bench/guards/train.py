@@ -41,7 +41,7 @@ COST: Final = 3.0
 STEPS: Final = 60
 MEMORY: Final = 10
 TRAINED_WINDOWS: Final = 10
-"""Of a longer text so many windows train, evenly spread; all of them are scored."""
+"""Windows of a longer text that train, evenly spread; all of them are scored."""
 WEIGHT_SUM: Final = 2000.0
 """The weights of all training windows of a class together; with it `COST` means the same for any amount of data."""
 GROUPS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
@@ -52,7 +52,7 @@ GROUPS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
 """For each sensitivity the groups of short honest texts of which at most its share may be found."""
 SHARES: Final = {"low": 0.002, "normal": 0.01, "high": 0.02}
 SINGLES: Final = 0.5
-"""Of the messages of agent sessions that may be found, the share that may be of one window; the others may be longer. One share for all
+"""The share of one-window messages among the messages of agent sessions that may be found; the others may be longer. One share for all
 sensitivities, so that a higher one finds all that a lower one finds."""
 SESSIONS: Final = "agent sessions"
 

@@ -22,6 +22,13 @@ Sample = tuple[str, Direction, str]
 """Path, direction and text."""
 
 
+def counts(rule: DetectorRule, found: Detected) -> bool:
+    """Whether something that a detector says is a finding of a rule."""
+    if rule.categories and found.kind not in rule.categories:
+        return False
+    return found.decided if rule.threshold is None else found.score >= rule.threshold
+
+
 def verdict_of(rule: DetectorRule, text: str, detected: Iterable[Detected]) -> GuardVerdict:
     """What a rule makes of its detector's answer about a text: of a detection without a place the whole text is the finding."""
     findings = tuple(
@@ -29,8 +36,7 @@ def verdict_of(rule: DetectorRule, text: str, detected: Iterable[Detected]) -> G
             [
                 Noted(found.begin, found.end if found.end > found.begin else len(text), rule.id, found.kind, rule.mode)
                 for found in detected
-                if (not rule.categories or found.kind in rule.categories)
-                and (found.decided if rule.threshold is None else found.score >= rule.threshold)
+                if counts(rule, found)
             ],
             key=_place,
         )

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from domain.clock import Clock
+from gateway.guards.detect import counts
 from guardrails.chain import Spot, owned
 from guardrails.policy import CHANGING, DetectorRule, Direction
 from guardrails.ports import Detected, Detector, DetectorAway
@@ -250,7 +251,7 @@ class DetectorGate:
         else:
             # what has no place concerns the whole window; what stood in front of it has been judged before
             placed = [one if one.end > one.begin else msgspec.structs.replace(one, begin=fresh - begin, end=end - begin) for one in found]
-            spots = {(begin + one.begin, begin + one.end, one.kind) for one in placed if _counts(rule, one)} - progress.known
+            spots = {(begin + one.begin, begin + one.end, one.kind) for one in placed if counts(rule, one)} - progress.known
             progress.known = {spot for spot in spots | progress.known if spot[1] > end - rule.overlap_chars}
             if spots:
                 self._found(progress, sorted(spots))
@@ -277,10 +278,3 @@ class DetectorGate:
             self._edits += [Spot(begin, end, at, kind) for begin, end, kind in spots if begin < end]
         cut = self._cut_at if self.ended else None
         self._questions.note(self._direction, GuardVerdict(findings=noted, ended=self.ended, by=self.by, cut=cut, text=None))
-
-
-def _counts(rule: DetectorRule, one: Detected) -> bool:
-    """Whether something that a detector says is a finding of a rule."""
-    if rule.categories and one.kind not in rule.categories:
-        return False
-    return one.score >= rule.threshold if rule.threshold is not None else bool(getattr(one, "decided", True))

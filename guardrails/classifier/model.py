@@ -29,7 +29,7 @@ FORMAT: Final = "tidegate classifier 1"
 WEIGHTS: Final = Path(__file__).with_name("weights.bin")
 SLOPE: Final = 0.2
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""Of the names and weights when they are unpacked."""
+"""The most bytes of names and weights when they are unpacked."""
 
 
 class WeightsUnusable(ValueError):

@@ -49,7 +49,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int
     """Calls to the detector at the same time, in this worker."""
     at_once_of_tenant: int
-    """Those for one tenant."""
+    """The same bound for one tenant."""
     max_chars: int
     """Characters that the detector takes; longer texts are cut into windows."""
     overlap_chars: int

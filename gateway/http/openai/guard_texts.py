@@ -63,7 +63,7 @@ class TextsToJudge(msgspec.Struct, frozen=True):
     shown_model: str = OUR_MODEL
     """The model that a moderation names in its answer."""
     groups: tuple[int, ...] = ()
-    """Of a moderation, the number of texts of each result."""
+    """The number of texts of each result, of a moderation."""
 
 
 def guard_question(body: bytes) -> TextsToJudge:
