@@ -49,7 +49,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int
     """Calls to the detector at the same time, in this worker."""
     at_once_of_tenant: int
-    """The same bound for one tenant."""
+    """Calls to the detector at the same time for one tenant, in this worker."""
     max_chars: int
     """Characters that the detector takes; longer texts are cut into windows."""
     overlap_chars: int
@@ -64,7 +64,7 @@ class DetectorFigures(msgspec.Struct, frozen=True, kw_only=True):
     asked: int
     """Questions that the detector was asked; those below `remembered`, `joined`, `open` and `busy_at_once` are no part of them."""
     answered: int
-    """Those of them that it has answered."""
+    """Questions that the detector has answered, of those it was asked."""
     remembered: int
     """Answered from memory."""
     joined: int

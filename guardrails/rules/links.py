@@ -102,7 +102,7 @@ class Links:
         self._hosts: dict[str, list[str]] = {}
         """Paths below which everything is allowed, by host; the empty path for all of a host."""
         self._below: dict[str, list[str]] = {}
-        """The same by the end of a host, such as `.example.com`."""
+        """Paths below which everything is allowed, by the end of a host, such as `.example.com`."""
         for entry in allow:
             domain, slash, path = entry.partition("/")
             domain = domain.casefold().rstrip(".")

@@ -17,7 +17,7 @@ import re2
 from guardrails.rules.pattern import MAX_CHARS, MAX_MEMORY_BYTES, MAX_PROGRAM
 
 MAX_SCHEMA_BYTES: Final = 32 * 1024
-"""Of a schema, written without spaces."""
+"""The most bytes of a schema, written without spaces."""
 MAX_SCHEMA_DEPTH: Final = 32
 MAX_DEPTH: Final = 64
 """Levels of a JSON text; one that is deeper does not fit any schema."""
