@@ -83,8 +83,8 @@ demo-engine-unknown:
 test: $(VENV)/.dev ## all tests but the slow ones, JOBS=3 files at a time
 	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine and not client" -n $(or $(JOBS),3) --dist loadfile
 
-test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=3 at a time
-	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client" -n $(or $(JOBS),3) --dist worksteal
+test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=3 at a time; WITHIN=15 begins none after 15 minutes
+	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client" -n $(or $(JOBS),3) --dist worksteal $(if $(WITHIN),--within $(WITHIN))
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
@@ -147,11 +147,14 @@ bench-overhead: $(VENV)/.dev ## CPU, latency and memory beside nginx and other g
 bench-throughput: $(VENV)/.dev $(VENV)/.smollm2 ## what engines deliver behind the gateway, over what they deliver alone (four minutes)
 	$(BIN)/python -m bench.overhead.throughput
 
-bench-instructions: $(VENV)/.dev ## instructions per request of the production set-up, by thread; REQUESTS=2000 to count more; needs valgrind
-	$(BIN)/python -m bench.instructions $(if $(REQUESTS),--requests $(REQUESTS))
+bench-instructions: $(VENV)/.dev ## instructions per request of the production set-up, by thread; REQUESTS=2000 to count more, LONG=1 for all subjects, STEPS=30 for the dearest functions; needs valgrind
+	$(BIN)/python -m bench.instructions $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(LONG),--long) $(if $(STEPS),--steps $(STEPS))
 
 bench-quota: $(VENV)/.dev ## what deciding on 16 limits costs, in memory and through a real Valkey
 	$(BIN)/python -m bench.quota
+
+bench-booking: $(VENV)/.dev ## how many requests a second get into SQL, beside those that one worker answers
+	$(BIN)/python -m bench.booking
 
 bench-decision: $(VENV)/.dev ## what finding a prompt in the index and deciding cost, and what the index weighs
 	$(BIN)/python -m bench.decision
@@ -175,8 +178,12 @@ bench-injection: $(VENV)/.dev ## what the classifier for injection finds of sour
 bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, simulated
 	$(BIN)/python -m bench.overload.limits
 
-bench-fleet: $(VENV)/.dev ## every routing policy on every workload, simulated; TRACES=folder with the public traces
-	$(BIN)/python -m bench.fleet $(if $(TRACES),--traces $(TRACES)) --sensitivity --stale
+bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simulated; TRACES=folder with the public traces
+	$(BIN)/python -m bench.fleet.holding $(if $(TRACES),--traces $(TRACES))
+
+bench-fleet: $(VENV)/.dev ## every routing policy on every workload, simulated; goes on where it was stopped; TRACES=folder with the public traces
+	$(BIN)/python -m bench.fleet $(if $(TRACES),--traces $(TRACES)) --replicas 1,2,4 --events on,off
+	$(BIN)/python -m bench.fleet --report --write
 
 bench-fleet-http: $(VENV)/.dev ## Tidegate and other routers over HTTP in real time, simulated engines behind them (45 minutes)
 	$(BIN)/python -m bench.fleet_http

@@ -7,6 +7,7 @@ concurrency, where 3 of 3 requests could be retries; the second alone would let 
 1.2 * requests + 10, however many of them fail.
 """
 
+import math
 from typing import Final
 
 from domain.faults import Kind
@@ -48,18 +49,25 @@ ELSEWHERE: Final = frozenset(
 
 
 class RetryBudget:
-    """The retry budget of this process: counts requests and retries in flight, and the retries earned."""
+    """The retry budget of this process: counts requests and retries in flight, and the retries earned.
 
-    __slots__ = ("active", "arrived", "retrying", "saved")
+    Args:
+        processes: that share the host's budget: each has its part of what is always allowed and of what can be saved up, and earns by its
+            own requests. The parts are rounded up, so that a quiet worker can retry.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_floor", "_most_saved", "active", "arrived", "retrying", "saved")
+
+    def __init__(self, processes: int = 1) -> None:
+        self._floor = math.ceil(BUDGET_FLOOR / processes)
+        self._most_saved = max(1.0, SAVED / processes)
         self.active = 0
         """Requests in flight: the admission adds each request here and to `arrived`, and its end takes it off here."""
         self.arrived = 0
         """Requests that came in since `allows` looked last, each of which has earned its part of a retry."""
         self.retrying = 0
         """Retries in flight."""
-        self.saved = SAVED
+        self.saved = self._most_saved
         """Retries earned and not spent yet."""
 
     def retry(self) -> None:
@@ -69,11 +77,11 @@ class RetryBudget:
 
     def allows(self) -> bool:
         """Whether one more retry may start now."""
-        while self.arrived and self.saved < SAVED:
+        while self.arrived and self.saved < self._most_saved:
             self.saved += EARNED
             self.arrived -= 1
         self.arrived = 0
-        return self.saved >= 1.0 and self.retrying < max(BUDGET_FLOOR, BUDGET_RATIO * self.active)
+        return self.saved >= 1.0 and self.retrying < max(self._floor, BUDGET_RATIO * self.active)
 
 
 def may_retry(kind: Kind, *, retries: int, answer_begun: bool, spent_share: float, budget: RetryBudget) -> bool:

@@ -1,7 +1,8 @@
 """The circuit breaker of one backend and model: whether it failed too many requests lately to get more.
 
 Pure: how attempts ended, the time and random numbers in; whether requests may be sent, and why not, out. `Breaker` is one circuit breaker,
-`Breakers` are those of one worker: which backends a request should avoid.
+`Breakers` are those of one worker: which backends a request should avoid. `Breakers.news` tells others of changes, and `Breakers.take`
+takes the changes of others (`gateway.fleet.shared_breakers`): what opens in one worker of a host is open in all.
 
 `backends.health` decides by what an engine *is*: present, frozen, of the right model; a backend that it ejects comes back with a token of a
 probe. A breaker decides by what the engine *answers*: the share of failures in a window of seconds, for one model on one backend; a
@@ -10,10 +11,10 @@ caller's request is its probe. No evidence counts in both: a late first token is
 What happens when every backend's breaker is open is decided in `routing.eligible`, which then ignores all breakers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from domain.clock import Rng
 from domain.faults import SOURCE, Kind, Source
@@ -97,6 +98,23 @@ class BreakerState(Enum):
     """One request, as a probe."""
     OPEN = "open"
     """No requests."""
+
+
+class BreakerNews(NamedTuple):
+    """The state of one breaker as one worker tells it to others. Seconds, not moments: their clocks need not agree."""
+
+    backend: str
+    served: str
+    """The adapter, by the engine's name; empty for the model itself."""
+    tripped: bool
+    """Whether it is open or half open."""
+    left_s: float
+    """Until it becomes half open; 0 where it is."""
+    open_s: float
+    """For how long it was opened, before chance: the next opening is twice as long."""
+    probing: bool
+    """Whether a request of the worker that tells it tries the backend now."""
+    why: str
 
 
 class Breaker:
@@ -208,6 +226,48 @@ class Breaker:
         back."""
         self.cool_until = max(self.cool_until, now + min(wait_s, LONGEST_COOL_S))
 
+    @property
+    def probing(self) -> object:
+        """What tries the half-open backend: the id of a request of this worker, another worker, or None."""
+        return self._probing
+
+    def told(self, backend: str, served: str, now: float) -> BreakerNews:
+        """The state, for other workers. What another worker tries is that worker's to tell."""
+        until = self.open_until
+        if until is None:
+            return BreakerNews(backend, served, False, 0.0, 0.0, False, "")
+        own_probe = isinstance(self._probing, str)
+        return BreakerNews(backend, served, True, max(0.0, until - now), self._open_s, own_probe, self.why)
+
+    def take(self, news: BreakerNews, sender: object, apart_s: float, now: float) -> bool:
+        """Take the state that another worker tells; returns whether the breaker opened or closed by it.
+
+        Args:
+            sender: that worker; not a text.
+            apart_s: added to the time for which the breaker stays open, so that workers do not try a backend at the same moment.
+        """
+        if not news.tripped:
+            moved = self.open_until is not None
+            if moved:
+                self._close(now)
+            return moved
+        if news.probing:
+            self._probing = sender
+            self._probing_since = now
+        elif self._probing == sender:
+            self._probing = None
+        moved = self.open_until is None
+        if self.open_until is None or (news.left_s > 0.0 and (now >= self.open_until or news.open_s > self._open_s)):
+            self.open_until = now + news.left_s + apart_s
+            self._open_s = news.open_s
+            self.why = news.why
+        return moved
+
+    def forget_probe(self, sender: object) -> None:
+        """Let others try the backend: the worker whose request tried it has ended."""
+        if self._probing == sender:
+            self._probing = None
+
     def idle(self, now: float) -> bool:
         """Whether the breaker may be dropped: it is closed, has been for `CALM_S`, and saw no attempt within that time."""
         calm = self.closed_at is None or now - self.closed_at > CALM_S
@@ -249,9 +309,12 @@ class Breakers:
     """The breakers of one worker, by backend and by the engine's name of the adapter (empty: the model itself). Bounded: a backend's
     breakers are dropped when it leaves, and an adapter's when it has been closed and unused for a while."""
 
-    __slots__ = ("_breakers", "opens", "troubled")
+    __slots__ = ("_breakers", "changed", "opens", "troubled")
 
     def __init__(self) -> None:
+        self.changed: Callable[[str, str], None] = lambda _backend, _served: None
+        """Called with backend and adapter when a request of this worker opened or closed a breaker, begins to try a backend, or ends
+        without an answer to that; set where there are others to tell."""
         self._breakers: dict[str, dict[str, Breaker]] = {}
         self.troubled: set[tuple[str, str]] = set()
         """The backends and adapters whose breaker is not closed, or that asked for a pause; while it is empty, `shut` finds nobody and
@@ -275,20 +338,52 @@ class Breakers:
         if breaker.open_until is None:
             breaker.answered(int(now))
             return False
-        return breaker.ended(AttemptVerdict.SUCCESS, request_id, now, rng)
+        return self.ended(backend, served, AttemptVerdict.SUCCESS, request_id, now, rng)
 
     def ended(self, backend: str, served: str, verdict: AttemptVerdict, request_id: object, now: float, rng: Rng, why: str = "") -> bool:
         """Pass the end of an attempt on to `Breaker.ended`, and count openings; returns whether the breaker opened or closed."""
         breaker = self.of(backend, served)
+        probing = breaker.probing
         changed = breaker.ended(verdict, request_id, now, rng, why)
         if changed and breaker.open_until is not None:
             self.troubled.add((backend, served))
             self.opens[backend] = self.opens.get(backend, 0) + 1
+        if changed or breaker.probing is not probing:
+            self.changed(backend, served)
         return changed
+
+    def enter(self, backend: str, served: str, request_id: object, now: float) -> bool:
+        """Pass a request that is placed on or sent to the backend on to `Breaker.enter`; returns whether it tries a half-open backend."""
+        breaker = self.of(backend, served)
+        probing = breaker.probing
+        is_probe = breaker.enter(request_id, now)
+        if breaker.probing is not probing:
+            self.changed(backend, served)
+        return is_probe
 
     def begun(self, backend: str, served: str, request_id: object, now: float) -> bool:
         """Pass a first token on to `Breaker.begun`; returns whether the breaker closed by it."""
-        return self.of(backend, served).begun(request_id, now)
+        closed = self.of(backend, served).begun(request_id, now)
+        if closed:
+            self.changed(backend, served)
+        return closed
+
+    def news(self, backend: str, served: str, now: float) -> BreakerNews:
+        """The state of a breaker, for other workers."""
+        return self.of(backend, served).told(backend, served, now)
+
+    def take(self, news: BreakerNews, sender: object, apart_s: float, now: float) -> bool:
+        """Pass the news of another worker on to `Breaker.take`; returns whether the breaker opened or closed by it. The opening counts at
+        the worker that saw the failures."""
+        moved = self.of(news.backend, news.served).take(news, sender, apart_s, now)
+        if news.tripped:
+            self.troubled.add((news.backend, news.served))
+        return moved
+
+    def forget_probes(self, sender: object) -> None:
+        """Let others try the backends that an ended worker was trying."""
+        for backend, served in self.troubled:
+            self._breakers[backend][served].forget_probe(sender)
 
     def cool(self, backend: str, served: str, wait_s: float, now: float) -> None:
         """Pass an engine's wish for a pause on to `Breaker.cool`."""

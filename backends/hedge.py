@@ -28,21 +28,23 @@ class Hedge:
 
     Args:
         max_prompt_tokens: uncached tokens of a request that may be sent twice.
+        processes: that share what can be saved up; each earns by its own requests, and can save one hedge in any case.
     """
 
-    __slots__ = ("_new", "_saved", "_times", "delay_s", "max_prompt_tokens")
+    __slots__ = ("_most_saved", "_new", "_saved", "_times", "delay_s", "max_prompt_tokens")
 
-    def __init__(self, max_prompt_tokens: int) -> None:
+    def __init__(self, max_prompt_tokens: int, processes: int = 1) -> None:
+        self._most_saved = max(1.0, SAVED / processes)
         self.max_prompt_tokens = max_prompt_tokens
         self.delay_s: float | None = None
         """Seconds without a first token after which a request is sent to a second backend; None while too few times are known."""
         self._times: deque[float] = deque(maxlen=KEPT_TIMES)
         self._new = 0
-        self._saved = 1.0
+        self._saved = 1.0 / processes
 
     def request(self) -> None:
         """Count a request that may be sent twice: it earns a share of a hedge."""
-        self._saved = min(SAVED, self._saved + SHARE)
+        self._saved = min(self._most_saved, self._saved + SHARE)
 
     def began(self, after_s: float) -> None:
         """Take the time to first token of such a request, from either backend: seconds since it was sent to the first one."""

@@ -150,6 +150,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """The body's member `cache`, as it was written: what the request says of the answer cache. Never sent to an engine."""
     guards: tuple[str, ...] = ()
     """The guard rules that the body asks for, by id. Never sent to an engine."""
+    metadata: object = None
+    """The body's member `metadata`, which conditions of rules read; engines get it as part of `fields`."""
 
     @property
     def prompt(self) -> bytes:

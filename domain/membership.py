@@ -64,7 +64,7 @@ class Traits(msgspec.Struct, frozen=True):
     """Price of a token, relative to the other backends of its pool."""
     region: str = ""
     hardware: str = ""
-    """The class of `routing.load.PRIORS` with the prior of its speed; empty: as set for its pool."""
+    """The class of `routing.rates.PRIORS` with the prior of its speed; empty: as set for its pool."""
 
 
 NO_TRAITS: Final = Traits()

@@ -31,6 +31,8 @@ from gateway.http.openai.models import Abilities
 from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolStates
 from gateway.placement.salts import Salts
+from gateway.placement.shared_dispatches import SharedDispatches
+from gateway.placement.shared_load import SharedLoad
 from gateway.prompt.count import PromptCounts
 from gateway.prompt.reader import Prompts
 from gateway.queue.pool_queue import PoolQueues
@@ -246,6 +248,10 @@ class Deps:
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""
+    shared_dispatches: SharedDispatches | None = None
+    """Tells the other workers of this host what is sent where; None where there are none."""
+    shared_load: SharedLoad | None = None
+    """Tells the other workers of this host what is in flight; None where there are none."""
     shadows: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
     """Copies under way to canaries, by rollout (`gateway.rollouts.shadow`)."""
 

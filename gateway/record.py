@@ -3,7 +3,7 @@
 `slo_results` says whether the request met the service levels (SLO) of its tenant's policy; `Fell` is one step along its chain of fallbacks.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,7 @@ from domain.usage import NO_USAGE, Usage
 from gateway.guards.facts import GuardRecord
 from policies.compile import TenantPolicy
 from policies.rollout.in_force import AssignedArm
+from routing.ports import RoutingRequest
 
 TTFT: Final = "ttft"
 TPOT: Final = "tpot"
@@ -69,6 +70,15 @@ class Fell(msgspec.Struct, frozen=True, gc=False):
     def words(self) -> str:
         """The model, and how it failed."""
         return f"{self.model}: {self.outcome}"
+
+
+class RoutedPrompt(NamedTuple):
+    """What a replay of the access log needs to know of a prompt."""
+
+    request: RoutingRequest
+    """The request as it was routed."""
+    known_blocks: int
+    """Leading blocks of its prompt that some backend held then."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -199,6 +209,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     caller_ttft_s: float | None = None
     """From the request's last byte to the first event that guard rules let go on, where they held earlier ones; else None. `ttft_s` is the
     engine's."""
+    routed: RoutedPrompt | None = None
+    """Its chain and conversation; None where it never got as far as routing."""
 
     @property
     def own_id(self) -> str:

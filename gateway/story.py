@@ -31,7 +31,7 @@ from domain.usage import NO_USAGE, Usage
 from gateway.guards.facts import GuardFacts, GuardRecord
 from gateway.placement.decisions import Decision
 from gateway.prompt.reader import Prompt
-from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, slo_results
+from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, RoutedPrompt, SloResult, slo_results
 from gateway.request.fallback_chain import FallbackChain
 from gateway.request.rate_limit_replies import limit_words
 from guardrails.guard_set import GuardSet
@@ -39,10 +39,10 @@ from policies.compile import TenantPolicy
 from policies.prompts.prompt import RegisteredPrompt as Template
 from policies.rollout.in_force import AssignedArm
 from routing.disaggregation import Shared
+from routing.fair_tier import QueuedRequest
 from routing.load import Charge
 from routing.schedule import Route
 from tenancy.estimate import BYTES_PER_TOKEN
-from tenancy.fair_tier import QueuedRequest
 from tenancy.hold import LimitStatus
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class PlacedFacts(msgspec.Struct):
     revision: str = ""
     lora: str = ""
     route: Route | None = None
+    routed: RoutedPrompt | None = None
     shared: Shared | None = None
     """The decision about disaggregated prefill and decode; None in pools without disaggregation."""
     decision: Decision | None = None
@@ -485,6 +486,7 @@ class Story(msgspec.Struct):
             self.looked_up.resembled,
             self.guards_record,
             None if attempt.released_at is None or attempt.released_at == first else attempt.released_at - self.body_at,
+            placed.routed,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

@@ -2,7 +2,7 @@
 
 They are compiled and checked when policies are read, by the C++ implementation. It counts the steps of `all`, `exists` and their like
 (loops) and gives up after 10,000, and its regular expressions (RE2) take linear time; so no condition can hold a request up.
-`Alternatives` bounds the steps of all conditions of a request together.
+`Alternatives` bounds the steps of all conditions of a request together, and evaluates most conditions without CEL (`policies.predicates`).
 """
 
 import difflib
@@ -14,6 +14,8 @@ from heapq import merge
 from typing import Any, Final
 
 import msgspec
+
+from policies.predicates import Predicate, first_of, kept, predicate
 
 MAX_CHARS: Final = 2_000
 """Length of one condition."""
@@ -49,6 +51,9 @@ VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "now": ("timestamp", 'The time: `now.getHours("Europe/Berlin") >= 22`, `now.getDayOfWeek() == 0` on Sundays.'),
 }
 """The variables of conditions by name: CEL type, meaning."""
+
+KINDS: Final = {name: kind for name, (kind, _) in VARIABLES.items()}
+"""The CEL type of each variable."""
 
 _SAMPLE: Final[Mapping[str, Any]] = {
     "string": "",
@@ -103,6 +108,15 @@ class ConditionNeeds(msgspec.Struct, frozen=True):
         """The variables and headers that either needs."""
         headers = None if self.headers is None or other.headers is None else self.headers | other.headers
         return ConditionNeeds(self.variables | other.variables, headers)
+
+    def taken(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """These variables out of `values`, as CEL takes them: of the headers those that are named."""
+        taken = {name: values[name] for name in self.variables if name != "headers"}
+        if "headers" in self.variables:
+            headers = values["headers"]
+            names = headers if self.headers is None else self.headers
+            taken["headers"] = {name: value for name in names if (value := headers.get(name)) is not None}
+        return taken
 
 
 class Condition:
@@ -265,46 +279,82 @@ class ConditionLoops(msgspec.Struct, frozen=True):
         return min(MAX_STEPS, sum(int(each**depth) for depth in self.depths))
 
 
-class Alternatives:
-    """Several conditions, evaluated together: which hold, in order. Those that begin with `headers["x"] == "y"` are indexed by the header's
-    value. One evaluation of the disjunction of all cheap unindexed ones shows for most requests that none holds; otherwise the holding ones
-    are found by bisection. Disjunctions are compiled at their first evaluation. Dear ones are evaluated one by one, and those behind
-    `MAX_REQUEST_STEPS` do not hold."""
+def _cel_part(text: str) -> Predicate | None:
+    """A part of a condition as CEL: None where it is none by itself, and for loops, whose steps are counted for whole conditions."""
+    if ConditionLoops.of(text).depths:
+        return None
+    try:
+        part = Condition(text, _compiled(text))
+    except ConditionError:
+        return None
+    needs = part.needs
+    return kept(text, needs.variables, lambda values: part.holds(activation(needs.taken(values))))
 
-    __slots__ = ("_all", "_by_header", "_dear", "_disjunctions", "_loops", "_unindexed", "needs")
+
+@lru_cache(maxsize=65_536)
+def compiled_predicate(text: str) -> Predicate | None:
+    """A condition as a Python function; None where only CEL evaluates it. Equal texts are compiled once.
+
+    Args:
+        text: the text of a condition that compiles.
+    """
+    return predicate(text, KINDS, _cel_part)
+
+
+class Alternatives:
+    """Several conditions, evaluated together: which hold, in order.
+
+    Those that begin with `headers["x"] == "y"` are indexed by the header's value. Of the others most are Python functions, and one function
+    of all of them shows for most requests that none holds. Where one is not, CEL evaluates the disjunction of all that are cheap, and the
+    holding ones are found by bisection. Disjunctions are compiled at their first evaluation. Dear ones are evaluated one by one, and those
+    behind `MAX_REQUEST_STEPS` do not hold."""
+
+    __slots__ = ("_all", "_by_header", "_dear", "_disjunctions", "_first", "_in_python", "_loops", "_predicates", "_unindexed", "needs")
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._all = tuple(condition(text) for text in texts)
+        self._predicates = tuple(compiled_predicate(text) for text in texts)
         self._disjunctions: dict[tuple[int, int], Condition | None] = {}
         self._by_header: dict[str, dict[str, list[int]]] = {}
+        self._in_python: list[int] = []
         self._unindexed: list[int] = []
         self._dear: list[int] = []
         self._loops = tuple(ConditionLoops.of(text) for text in texts)
         for at, text in enumerate(texts):
             named = _ONE_VALUE.fullmatch(text)
-            if named is None:
+            if named is not None:
+                self._by_header.setdefault(named[1], {}).setdefault(named[2], []).append(at)
+            elif self._predicates[at] is not None:
+                self._in_python.append(at)
+            else:
                 dear = self._loops[at].most_steps(USUAL_ENTRIES) > DEAR_STEPS
                 (self._dear if dear else self._unindexed).append(at)
-            else:
-                self._by_header.setdefault(named[1], {}).setdefault(named[2], []).append(at)
+        self._first = first_of([texts[at] for at in self._in_python], KINDS, _cel_part)
         self.needs = reduce(ConditionNeeds.joined, (alternative.needs for alternative in self._all), ConditionNeeds())
 
     def holding(self, values: Mapping[str, Any]) -> Iterable[int]:
         """Indexes of the conditions that hold, in ascending order.
 
         Args:
-            values: the variables' values, at least for those in `needs`.
+            values: the variables' values, at least for those in `needs`; one that is dear to find may be found when it is asked for.
         """
-        facts = activation(values)
         alone = list(self._dear)
         for name, by_value in self._by_header.items():
             alone += by_value.get(values["headers"].get(name), ())
-        holding = (
-            self._holding_within(0, len(self._unindexed), facts)
-            if self._unindexed and self._may_hold(0, len(self._unindexed), facts)
-            else ()
-        )
-        return merge(holding, self._holding_alone(sorted(alone), facts, values)) if alone else holding
+        holding: list[Iterable[int]] = []
+        for any_holds in self._first:
+            if any_holds(values):
+                holding.append(at for at in self._in_python if self._predicates[at](values))  # type: ignore[misc]  # those are not None
+                break
+        if not alone and not self._unindexed:
+            return holding[0] if holding else ()
+        taken = self.needs.taken(values)
+        facts = activation(taken)
+        if self._unindexed and self._may_hold(0, len(self._unindexed), facts):
+            holding.append(self._holding_within(0, len(self._unindexed), facts))
+        if alone:
+            holding.append(self._holding_alone(sorted(alone), facts, taken))
+        return merge(*holding)
 
     def _holding_alone(self, indexes: list[int], facts: Any, values: Mapping[str, Any]) -> Iterator[int]:
         """Indexes of the conditions that hold, evaluated one by one, until their steps are used up."""

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from policies.conditions import Alternatives, ConditionNeeds, activation, condition
+from policies.conditions import Alternatives, activation, condition
 from policies.rollout.assignment import place
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
@@ -48,14 +48,14 @@ class RuleBook:
         """All rules, in the order of the file."""
         return self._rules
 
-    def explained(self, model: str, key: str, facts: Callable[[ConditionNeeds], Mapping[str, Any]]) -> Iterator[tuple[Rule, str]]:
+    def explained(self, model: str, key: str, values: Mapping[str, Any]) -> Iterator[tuple[Rule, str]]:
         """Every rule, and why it does not match, as text for people; empty text for a match. Each condition is evaluated by itself."""
         for rule in self._rules:
             if rule.models and model not in rule.models:
                 yield rule, f"is for {', '.join(sorted(rule.models))}"
                 continue
             compiled = condition(rule.condition)
-            holds = compiled.holds(activation(facts(compiled.needs)))
+            holds = compiled.holds(activation(compiled.needs.taken(values)))
             if not holds:
                 yield rule, "its condition does not hold" if holds is False else "its condition asks for what the request does not have"
             elif not self._in_share(rule, key):
@@ -66,13 +66,13 @@ class RuleBook:
     def _in_share(self, rule: Rule, key: str) -> bool:
         return rule.share >= 1 or place(f"{self._salt}/{rule.name}", key) < rule.share
 
-    def matching(self, model: str, key: str, facts: Callable[[ConditionNeeds], Mapping[str, Any]]) -> Iterable[Rule]:
+    def matching(self, model: str, key: str, values: Mapping[str, Any]) -> Iterable[Rule]:
         """The rules that match, in order. The first one counts; a caller that may not use its model takes the next.
 
         Args:
             model: one of the policy's own, so that the cache by model is bounded.
             key: the sticky key of the request: its conversation, else its end user, else its own id.
-            facts: returns the values of the variables that conditions need.
+            values: the values of the variables, at least of those that conditions read.
         """
         applicable = self._by_model.get(model)
         if applicable is None:
@@ -81,7 +81,7 @@ class RuleBook:
         rules, conditions = applicable
         if not rules:
             return ()
-        holding = conditions.holding(facts(conditions.needs))
+        holding = conditions.holding(values)
         return (rules[at] for at in holding if self._in_share(rules[at], key)) if holding else ()
 
 

@@ -1,6 +1,8 @@
 """Learns the speed of one backend from the latencies of requests on it: recursive least squares with forgetting, from a prior.
 
-    seconds to the first token = a + b * (u + queued) + c * (u * ctx + queued ctx)    u uncached tokens of the prompt, ctx their mean
+    seconds to the first token less i = a + b * (u + queued) + c * (u * ctx + queued ctx)
+                                                       u uncached tokens of the prompt, ctx their mean context,
+                                                       i the decode steps it waits for and runs in (`LoadTable.interference_s`)
     seconds of a decode step   = d + e * sequences + f * tokens in their contexts
 
 Source: routers research, 4. Each sample is weighted by one over its predicted seconds, because long requests err by more seconds; its
@@ -10,9 +12,10 @@ so that a rate on which no sample depends does not become uncertain without end.
 """
 
 from math import isfinite
-from typing import Final
+from typing import Final, NamedTuple
 
-from routing.load import UNKNOWN_RATES, Rates
+from routing.load import LoadTable
+from routing.rates import UNKNOWN_RATES, Rates
 
 FORGET: Final = 0.99
 """Weight of older samples after one more: the last 69 samples make half of the estimate."""
@@ -25,8 +28,49 @@ DOUBT: Final = 25.0
 a sample by 20 %."""
 LEAST_S: Final = 0.005
 """Predicted seconds below which a sample gains no more weight: below that, timers and sockets dominate."""
+FIRST_SAMPLES: Final = 20
+"""Samples that are learned from whatever else took their time; later ones only where most of the time is the request's own."""
+MOST_INTERFERENCE: Final = 0.5
+"""Share of a sample's time at most that other work may have taken."""
 USUAL: Final = 0.1
 """Weight of a sample in the usual error, and the step by which the 90th percentile moves."""
+
+
+class DecodeBatch(NamedTuple):
+    """What one backend decodes at a moment, and the prompts of this process that it has computed until then."""
+
+    decoding: float
+    """Sequences that are generating."""
+    ctx: float
+    """Tokens in their contexts."""
+    prefilled_tokens: int
+    """Uncached prompt tokens computed there so far."""
+    prefilled_ctx: int
+    """The sum of the contexts that those attended to."""
+
+
+NO_BATCH: Final = DecodeBatch(0.0, 0.0, 0, 0)
+
+
+def batch_on(load_table: LoadTable, row: int) -> DecodeBatch:
+    """The batch of the backend in this row now."""
+    load = load_table.loads[row]
+    return DecodeBatch(load_table.decoding[row], load_table.decoding_ctx[row], load.prefilled_tokens, load.prefilled_ctx)
+
+
+def decode_sample(
+    load_table: LoadTable, row: int, at_first: DecodeBatch, steps: float, seconds: float
+) -> tuple[float, float, float, float]:
+    """What an answer of so many decode steps says of a step when it ends, for `Calibration.step`: sequences, tokens in their contexts,
+    seconds, and those of them that went into prompts of this process.
+
+    Args:
+        at_first: the backend's batch at the first token.
+    """
+    at_last = batch_on(load_table, row)
+    tokens, ctx = at_last.prefilled_tokens - at_first.prefilled_tokens, at_last.prefilled_ctx - at_first.prefilled_ctx
+    prompts_s = load_table.prefill_s_token[row] * tokens + load_table.prefill_s_token_ctx[row] * ctx
+    return (at_first.decoding + at_last.decoding) / 2, (at_first.ctx + at_last.ctx) / 2, seconds / steps, prompts_s / steps
 
 
 class Fit:
@@ -93,7 +137,9 @@ class Calibration:
         self._first = Fit(prior[:3])
         self._step = Fit(prior[3:])
 
-    def first_token(self, uncached: float, ctx: float, queued: float, ttft_s: float, queued_ctx: float = 0.0) -> None:
+    def first_token(
+        self, uncached: float, ctx: float, queued: float, ttft_s: float, queued_ctx: float = 0.0, interference_s: float = 0.0
+    ) -> None:
         """Learn from a request whose first token came.
 
         Args:
@@ -102,12 +148,22 @@ class Calibration:
             queued: uncached tokens that were queued on the backend when the request was sent.
             ttft_s: seconds from sending the request until its first token.
             queued_ctx: the sum of the queued tokens' contexts (`LoadTable.queue_ctx`).
+            interference_s: seconds of `ttft_s` that decode steps took (`LoadTable.interference_s`).
         """
-        self._first.learn((1.0, uncached + queued, uncached * ctx + queued_ctx), ttft_s)
+        if self._first.samples >= FIRST_SAMPLES and (queued > uncached or interference_s > MOST_INTERFERENCE * ttft_s):
+            return  # what waited there is an estimate: it had begun to be computed, or others' was not seen
+        seconds = max(0.0, ttft_s - interference_s) if ttft_s >= 0.0 else ttft_s
+        self._first.learn((1.0, uncached + queued, uncached * ctx + queued_ctx), seconds)
 
-    def step(self, sequences: float, ctx_tokens: float, step_s: float) -> None:
-        """Learn from a mean decode step of `step_s` seconds with so many sequences and so many tokens in their contexts."""
-        self._step.learn((1.0, sequences, ctx_tokens), step_s)
+    def step(self, sequences: float, ctx_tokens: float, step_s: float, prompts_s: float = 0.0) -> None:
+        """Learn from a mean decode step of `step_s` seconds with so many sequences and so many tokens in their contexts.
+
+        Args:
+            prompts_s: seconds of it that prompts took which were computed in the same steps.
+        """
+        if self._step.samples >= FIRST_SAMPLES and prompts_s > MOST_INTERFERENCE * step_s:
+            return
+        self._step.learn((1.0, sequences, ctx_tokens), max(0.0, step_s - prompts_s) if step_s >= 0.0 else step_s)
 
     @property
     def rates(self) -> Rates:

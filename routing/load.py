@@ -1,4 +1,5 @@
-"""The load table: one row per backend of a pool, the engine's load report merged with the requests that this process has in flight there.
+"""The load table: one row per backend of a pool, the engine's load report merged with the requests that this gateway has in flight there:
+those of this process, and as sums those of its sibling processes that tell of them (`routing.siblings`).
 
 Policies read the merged columns of `LoadTable`, plain lists: for 16 backends as fast as NumPy, for 1,000 well under the limit, and without
 its 15 MB in every worker (docs/explanation/decisions/0004). A row (`routing.load_row`) is merged anew when its report or its requests
@@ -8,98 +9,33 @@ Every number has one owner: a report says what the engine knew when it was asked
 neither overwrites the other (routers no. 17). A charge made after the report was requested is added to the report, a charge released
 after the report was read is subtracted, both until the next report.
 
-`BackendFacts` and `Peak` are one backend's configured facts and peak load. `Rates` is its speed as six numbers, `PRIORS` has them for a
-backend that has not been measured yet.
-
-`Reuse` says how much of what engines cache is used again, as one share for a pool: the cost of evicting cached prompts. Source: each
-answer's `cached_tokens` over its prompt's tokens, both averaged with weights that fade by 1 % per answer. It begins at 0.
+Size: one table, whose reports, charges, limits and merged columns are the same rows; the rows themselves are `routing.load_row`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from math import ceil, inf
+from typing import Final
+from zlib import crc32
 
 import msgspec
 
 from routing.fleet import Backend
-from routing.load_row import BORROWED, MEMORY, MERGED, USUAL_PROMPT, BackendLoad, Charge
+from routing.load_row import (
+    BORROWED,
+    MEMORY,
+    MERGED,
+    NO_FACTS,
+    NO_SIBLINGS,
+    USUAL_PROMPT,
+    BackendFacts,
+    BackendLoad,
+    Charge,
+    Peak,
+    SiblingLoad,
+)
+from routing.rates import UNKNOWN_RATES, Rates, Reuse
 
-__all__ = ["MERGED", "NO_FACTS", "RATE_COLUMNS", "BackendFacts", "Charge", "LoadTable", "Peak"]
-
-
-class BackendFacts(msgspec.Struct, frozen=True, gc=False):
-    """Configured facts about a backend, from the operator or the engine; they change only with its configuration."""
-
-    in_flight_cap: int = 0
-    """Requests that this process may have in flight there; 0: no cap."""
-    context_tokens: int = 0
-    """The longest prompt and answer together that it serves; 0: not known."""
-    price: float = 0.0
-    """Price of a token, relative to the other backends of the pool."""
-    region: str = ""
-    """The backend's region, by the operator's name for it."""
-
-
-NO_FACTS: Final = BackendFacts()
-
-
-class Peak(NamedTuple):
-    """The highest load of a backend since the last reading, so that short peaks between two readings are seen (routers no. 18)."""
-
-    requests: float
-    queue_tokens: float
-    kv_share: float
-    """Share of its KV cache; 0 while its size is not known."""
-
-
-class Rates(NamedTuple):
-    """prefill seconds = a + b*u + c*u*ctx for u uncached tokens with ctx tokens of context; step seconds = d + e*sequences + f*tokens."""
-
-    prefill_s: float
-    prefill_s_token: float
-    prefill_s_token_ctx: float
-    step_s: float
-    step_s_seq: float
-    step_s_token: float
-
-
-PRIORS: Final[Mapping[str, Rates]] = {
-    # derived from kernel timings and memory bandwidth (8B on one H100, 70B on four); the form was checked against runs of vLLM 0.19
-    "h100-8b": Rates(0.0065, 2.5e-5, 8e-10, 0.0065, 2e-5, 5e-8),
-    "h100-70b-tp4": Rates(0.018, 7e-5, 1e-9, 0.018, 3e-5, 3e-8),
-    # fitted to 300 requests each, 8B on one card
-    "rtx-pro-6000-8b": Rates(0.0108, 4.5e-5, 8e-10, 0.0108, 1e-5, 1.1e-7),
-    "rtx-4090-8b": Rates(0.0191, 1.5e-4, 8e-10, 0.0191, 5e-5, 1.3e-7),
-    # SmolLM2-135M in llama.cpp's generic build on one core: processor time of prompts of 70 to 670 tokens and answers of 20 to 40
-    "cpu-135m": Rates(0.03, 1.75e-2, 1e-7, 0.03, 0.01, 1e-6),
-}
-"""Priors by class of hardware and size of model; hardware that is not listed starts as `UNKNOWN_RATES` and is learned."""
-
-UNKNOWN_RATES: Final = PRIORS["h100-8b"]
-
-
-REUSE_FADE: Final = 0.01
-"""Weight of one more answer in the means."""
-REUSE_PRIOR_TOKENS: Final = 1024.0
-"""Prompt tokens of the mean before any answer."""
-
-
-class Reuse:
-    """The pool's mean prompt tokens and mean cached tokens per answer. Constant in memory."""
-
-    __slots__ = ("_cached", "_prompt", "share")
-
-    def __init__(self) -> None:
-        self._prompt = REUSE_PRIOR_TOKENS
-        self._cached = 0.0
-        self.share = 0.0
-        """Share of prompt tokens that were cached on the backend they were sent to; 0 to 1."""
-
-    def note(self, prompt_tokens: float, cached_tokens: float) -> None:
-        """Record how much of an answered prompt the engine had cached; not to be called when the engine does not report it."""
-        self._prompt += REUSE_FADE * (prompt_tokens - self._prompt)
-        self._cached += REUSE_FADE * (cached_tokens - self._cached)
-        self.share = min(1.0, self._cached / self._prompt)
+__all__ = ["MERGED", "NO_FACTS", "RATE_COLUMNS", "BackendFacts", "Charge", "LoadTable", "Peak", "SiblingLoad"]
 
 
 RATE_COLUMNS: Final = Rates._fields
@@ -113,19 +49,26 @@ class LoadTable:
     __slots__ = (
         "_mean_ctx",
         "_mean_prompt",
+        "_mean_sequence",
         "_now",
         "_raised",
         "_rows_of_last",
         "_silent",
         "_slots_of_last",
         "bound",
+        "changed",
         "facts",
         "freed",
+        "hold_s",
+        "hold_tokens",
         "ids",
         "limit",
         "limit_tokens",
         "limited",
         "loads",
+        "moved",
+        "order",
+        "names",
         "residual_s",
         "reuse",
         "row_of",
@@ -138,11 +81,15 @@ class LoadTable:
 
     ids: list[str]
     row_of: dict[str, int]
+    names: list[int]
+    """A number for each id that is the same in every process."""
     requests: list[float]
     running: list[float]
     waiting: list[float]
     queue_tokens: list[float]
     queue_ctx: list[float]
+    decoding: list[float]
+    decoding_ctx: list[float]
     kv_tokens: list[float]
     kv_capacity: list[float]
     prefill_s: list[float]
@@ -162,6 +109,10 @@ class LoadTable:
     """The part of `limit` that the engine runs at once, as far as that is known; what is above it stands in the engine's queue."""
     limit_tokens: list[float]
     """Uncached prompt tokens that this process may have in prefill there; infinite while it is not known."""
+    hold_s: float
+    """Seconds of its unbegun prompts at which this process sends a backend no more; infinite for no such hold. See `set_hold`."""
+    hold_tokens: list[float]
+    """The same in uncached tokens, by each backend's speed."""
     bound: list[float]
     """The smaller of `limit` and the configured cap, so that most checks for room are one comparison."""
     loads: list[BackendLoad]
@@ -169,14 +120,21 @@ class LoadTable:
     unsettled: bool
     """Whether `settle` has anything to do before the next decision."""
     limited: bool
-    """Whether any backend has a limit or a configured cap; without one, the check for room is skipped (`routing.room`)."""
+    """Whether any backend has a limit, a configured cap or a hold; without one, the check for room is skipped (`routing.room`)."""
+    changed: Callable[[], None] | None
+    """Called when this process's own requests change, for its siblings."""
     freed: Callable[[], None] | None
     """Called when a backend may have more room than before, for the queue."""
     reuse: Reuse
     """How much of what engines cache is used again."""
+    moved: set[int]
+    """Rows whose load or speed has changed since `order` was brought up to date."""
+    order: object
+    """The backends in the order of their load (`routing.load_order`), or None; dropped when rows come, go or change their numbers."""
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self.ids = []
+        self.names = []
         self.row_of = {}
         self.loads = []
         self._rows_of_last: tuple[Sequence[Backend], list[int]] = ((), [])
@@ -184,11 +142,15 @@ class LoadTable:
         self._now = 0.0
         self._mean_prompt = USUAL_PROMPT
         self._mean_ctx = 0.5 * USUAL_PROMPT
+        self._mean_sequence = USUAL_PROMPT
         self.reuse = Reuse()
+        self.moved = set()
+        self.order = None
         self._silent: dict[str, None] = {}
         self.unsettled = self._raised = self.limited = False
-        self.freed = None
-        for name in (*MERGED, *RATE_COLUMNS, "residual_s", "trust", "facts", "limit", "slots", "limit_tokens", "bound"):
+        self.changed = self.freed = None
+        self.hold_s = inf
+        for name in (*MERGED, *RATE_COLUMNS, "residual_s", "trust", "facts", "limit", "slots", "limit_tokens", "hold_tokens", "bound"):
             setattr(self, name, [])
         for backend_id in ids:
             self.add(backend_id)
@@ -203,6 +165,7 @@ class LoadTable:
             return
         self.row_of[backend_id] = len(self.ids)
         self.ids.append(backend_id)
+        self.names.append(crc32(backend_id.encode()))
         self.loads.append(BackendLoad(backend_id))
         self._silent[backend_id] = None
         for name in MERGED:
@@ -215,8 +178,10 @@ class LoadTable:
         self.limit.append(inf)
         self.slots.append(inf)
         self.limit_tokens.append(inf)
+        self.hold_tokens.append(self._held_tokens(rates.prefill_s_token))
         self._limits_changed()
         self._rows_of_last = ((), [])
+        self.order = None
         self.unsettled = True
 
     def drop(self, backend_id: str) -> None:
@@ -230,7 +195,18 @@ class LoadTable:
             return
         if self.loads[at].charges:
             raise ValueError(f"{len(self.loads[at].charges)} requests are in flight on {backend_id!r}")
-        own = (self.ids, self.loads, self.residual_s, self.trust, self.facts, self.limit, self.slots, self.limit_tokens)
+        own = (
+            self.ids,
+            self.names,
+            self.loads,
+            self.residual_s,
+            self.trust,
+            self.facts,
+            self.limit,
+            self.slots,
+            self.limit_tokens,
+            self.hold_tokens,
+        )
         for column in (*own, *(getattr(self, name) for name in (*MERGED, *RATE_COLUMNS))):
             column[at] = column[-1]
             column.pop()
@@ -240,6 +216,7 @@ class LoadTable:
             self.row_of[self.ids[at]] = at
         self._limits_changed()
         self._rows_of_last = ((), [])
+        self.order = None
         self.unsettled = True
 
     def rows(self, backends: Sequence[Backend]) -> list[int]:
@@ -260,7 +237,7 @@ class LoadTable:
         return slots
 
     def in_flight(self, backend_id: str) -> int:
-        """Requests that this process has in flight on the backend."""
+        """Requests that this process has in flight there."""
         return len(self.loads[self.row_of[backend_id]].charges)
 
     def unbegun(self, backend_id: str) -> int:
@@ -291,7 +268,9 @@ class LoadTable:
         at = self.row_of[backend_id]
         self._now = now
         ctx = cached_tokens + 0.5 * uncached_tokens
-        charge = Charge(backend_id, int(uncached_tokens), int(kv_tokens), now, uncached_ctx=int(uncached_tokens * ctx))
+        sequence = cached_tokens + 0.5 * (uncached_tokens + kv_tokens)
+        charge = Charge(backend_id, int(uncached_tokens), int(kv_tokens), now, uncached_ctx=int(uncached_tokens * ctx), ctx=int(sequence))
+        self._mean_sequence += MEMORY * (sequence - self._mean_sequence)
         self._mean_ctx += MEMORY * (ctx - self._mean_ctx)
         self._mean_prompt += MEMORY * (charge.uncached_tokens - self._mean_prompt)
         row = self.loads[at]
@@ -305,6 +284,8 @@ class LoadTable:
             row.new_unbegun += 1
             row.new_unbegun_tokens += charge.uncached_tokens
         self._merge(at)
+        if self.changed is not None:
+            self.changed()
         return charge
 
     def begun(self, charge: Charge) -> None:
@@ -313,6 +294,8 @@ class LoadTable:
             at = self.row_of[charge.id]
             self.loads[at].begun(charge, self._now)
             self._merge(at)
+            if self.changed is not None:
+                self.changed()
             if self.freed is not None:
                 self.freed()
 
@@ -322,6 +305,8 @@ class LoadTable:
             at = self.row_of[charge.id]
             self.loads[at].release(charge, self._now)
             self._merge(at)
+            if self.changed is not None:
+                self.changed()
             if self.freed is not None:
                 self.freed()
 
@@ -357,6 +342,23 @@ class LoadTable:
             self._silent[backend_id] = None
         self._merge(at)
 
+    def siblings(self, backend_id: str, load: SiblingLoad) -> None:
+        """Set what sibling processes have in flight there, together. What has changed of it since the engine's report is added to the
+        report, and the merged load is never less than it. Raises KeyError for a backend without a row."""
+        at = self.row_of[backend_id]
+        row = self.loads[at]
+        if load != row.siblings:
+            less = load.unbegun_tokens < row.siblings.unbegun_tokens
+            row.told(load)
+            self._merge(at)
+            if less and self.freed is not None:
+                self.freed()
+
+    def waits_there(self, row: int) -> int:
+        """Uncached prompt tokens without a first token that this gateway has on the backend in this row, its siblings' included."""
+        load = self.loads[row]
+        return load.unbegun_tokens + load.siblings.unbegun_tokens
+
     def stale(self, now: float, after_s: float) -> list[str]:
         """Mark the backends whose report is older than `after_s` seconds as not reporting; returns the ids of all such backends."""
         self._now = max(self._now, now)
@@ -377,6 +379,16 @@ class LoadTable:
         for name, value in zip(RATE_COLUMNS, rates, strict=True):
             getattr(self, name)[at] = value
         self.residual_s[at] = residual_s
+        self.moved.add(at)
+        self.hold_tokens[at] = self._held_tokens(rates.prefill_s_token)
+
+    def set_hold(self, seconds: float) -> None:
+        """Hold requests back in the gateway's queue from backends where this process and the siblings that tell of their load have at least
+        so many seconds of uncached prompt tokens whose first token has not come; infinite for never. A backend with none takes a prompt of
+        any length."""
+        self.hold_s = seconds
+        self.hold_tokens = [self._held_tokens(token_s) for token_s in self.prefill_s_token]
+        self._limits_changed()
 
     def set_trust(self, backend_id: str, share: float) -> None:
         """Set the factor for the backend's prefix matches, 0 to 1."""
@@ -384,7 +396,9 @@ class LoadTable:
 
     def set_facts(self, backend_id: str, facts: BackendFacts) -> None:
         """Replace the backend's configured facts."""
-        self.facts[self.row_of[backend_id]] = facts
+        at = self.row_of[backend_id]
+        self.facts[at] = facts
+        self.moved.add(at)
         self._limits_changed()
 
     def set_limit(self, backend_id: str, requests: float = inf, tokens: float = inf, slots: float | None = None) -> None:
@@ -396,12 +410,30 @@ class LoadTable:
         self.limit_tokens[at] = tokens
         self._limits_changed()
 
+    def _held_tokens(self, token_s: float) -> float:
+        return self.hold_s / token_s if token_s else inf
+
     def _limits_changed(self) -> None:
         self._slots_of_last = ((), 0.0)
         self.bound = [min(limit, facts.in_flight_cap or inf) for limit, facts in zip(self.limit, self.facts, strict=True)]
-        self.limited = min(self.bound, default=inf) < inf or min(self.limit_tokens, default=inf) < inf
+        self.limited = min(self.bound, default=inf) < inf or min(self.limit_tokens, default=inf) < inf or self.hold_s < inf
         if self.freed is not None:
             self.freed()
+
+    def interference_s(self, row: int, uncached: float) -> float:
+        """Seconds by which decode steps there delay the first token of a prompt with so many uncached tokens, beyond the time to compute
+        the queued prompts and its own: the steps that it waits for, and what generating sequences add to the step that ends its prefill.
+
+        Each step computes as many prompt tokens as generating sequences leave it; an engine that is at work is in the middle of a step.
+        """
+        decoding = self.decoding[row]
+        step = self.step_s[row] + self.step_s_seq[row] * decoding + self.step_s_token[row] * self.decoding_ctx[row]
+        budget = self.facts[row].step_tokens
+        chunk = budget - decoding if decoding < 0.875 * budget else 0.125 * budget
+        steps = ceil((self.queue_tokens[row] + uncached) / chunk) - 1.0
+        if self.requests[row]:
+            steps += 0.5
+        return max(0.0, steps) * step + step - self.step_s[row]
 
     def peak(self, backend_id: str) -> Peak:
         """The highest load since the last call, the current load included."""
@@ -424,6 +456,7 @@ class LoadTable:
         if not reporting and not self._raised:
             return
         self._raised = reporting > 0
+        self.moved.update([at for at, _ in silent])
         for place, name in enumerate(BORROWED):
             column = getattr(self, name)
             mean = (sum(column) - sum([column[at] for at, _ in silent])) / reporting if reporting else 0.0
@@ -431,44 +464,63 @@ class LoadTable:
                 column[at] = max(alone[place], mean)
 
     def _merge(self, at: int) -> None:
-        """Merge the report of the backend in this row with this process's requests there; never less than what this process alone has
-        there. Another process's waiting request counts for this process's mean prompt, where the engine reports requests only.
+        """Merge the report of the backend in this row with this gateway's requests there; never less than what this process and its
+        siblings have there. Another gateway's waiting request counts for the mean prompt of this process, where the engine reports no
+        tokens.
 
         One function with comparisons instead of `min` and `max`, because it runs three times in each request.
         """
         row = self.loads[at]
         own = len(row.charges)
-        own_unbegun = own - row.begun_count
+        begun = row.begun_count
+        unbegun_tokens, unbegun_ctx, begun_ctx, own_kv = row.unbegun_tokens, row.unbegun_ctx, row.begun_ctx, row.kv
         reported = row.reported_waiting or 0.0
         waiting = reported + row.new_unbegun - row.started
         requests = (row.reported_running or 0.0) + reported + row.new - row.ended
+        since_tokens, since_kv = row.new_unbegun_tokens - row.started_tokens, row.new_kv - row.ended_kv
+        siblings = row.siblings
+        if siblings is not row.siblings_then:
+            more = row.siblings_since()
+            requests, waiting = requests + more.requests, waiting + more.unbegun
+            since_tokens, since_kv = since_tokens + more.unbegun_tokens, since_kv + more.kv_tokens
+        if siblings is not NO_SIBLINGS:
+            own, unbegun, unbegun_tokens, unbegun_ctx, begun_ctx, own_kv = msgspec.structs.astuple(row.own() + siblings)
+            begun = own - unbegun
+        own_unbegun = own - begun
         if requests < own:
+            waiting += min(own - requests, siblings.unbegun)  # sent since the report, by siblings: they are not in it
             requests = float(own)
         if waiting < 0.0:
             waiting = 0.0
-        if waiting > requests - row.begun_count:
-            waiting = requests - row.begun_count
-        queue = float(row.unbegun_tokens)
+        if waiting > requests - begun:
+            waiting = requests - begun
+        queue = float(unbegun_tokens)
         if row.reported_queue is None:
             if waiting > own_unbegun:
                 queue += (waiting - own_unbegun) * self._mean_prompt
-        elif (queue_now := row.reported_queue + row.new_unbegun_tokens - row.started_tokens) > queue:
+        elif (queue_now := row.reported_queue + since_tokens) > queue:
             queue = queue_now
         capacity = row.reported_kv_capacity or 0.0
-        kv = (row.reported_kv_usage or 0.0) * capacity + row.new_kv - row.ended_kv
-        if kv < row.kv:
-            kv = float(row.kv)
-        ctx = float(row.unbegun_ctx)
-        if queue > row.unbegun_tokens:
-            ctx += (queue - row.unbegun_tokens) * self._mean_ctx
+        kv = (row.reported_kv_usage or 0.0) * capacity + since_kv
+        if kv < own_kv:
+            kv = float(own_kv)
+        ctx = float(unbegun_ctx)
+        if queue > unbegun_tokens:
+            ctx += (queue - unbegun_tokens) * self._mean_ctx
         running = requests - waiting
-        row.alone = (requests, running, waiting, queue, kv, ctx, capacity)
+        decoding, decoding_ctx = float(begun), float(begun_ctx)
+        if (others := running - own) > 0.0:
+            decoding += others
+            decoding_ctx += others * self._mean_sequence
+        self._note_move(at, (requests, running, waiting, queue, kv, ctx, decoding, decoding_ctx, capacity))
         self.requests[at] = requests
         self.running[at] = running
         self.waiting[at] = waiting
         self.queue_tokens[at] = queue
         self.kv_tokens[at] = kv
         self.queue_ctx[at] = ctx
+        self.decoding[at] = decoding
+        self.decoding_ctx[at] = decoding_ctx
         self.kv_capacity[at] = capacity
         self.unsettled = bool(self._silent)
         if requests > row.peak_requests:
@@ -477,3 +529,10 @@ class LoadTable:
             row.peak_queue_tokens = queue
         if kv > row.peak_kv_tokens:
             row.peak_kv_tokens = kv
+
+    def _note_move(self, at: int, alone: tuple[float, ...]) -> None:
+        """Keep the merged values of this row, and that it has moved if they differ from those before."""
+        row = self.loads[at]
+        if alone != row.alone:
+            row.alone = alone
+            self.moved.add(at)

@@ -15,6 +15,7 @@ class Choice(Strict):
     """Settings common to all policies: tie-breaking for costs in seconds (stage C), and when a KV cache counts as full (stage A)."""
 
     tie_share: float = Field(default=0.03, ge=0, le=1, description="Costs within this share of the lowest cost count as equal.")
+    tie_s: float = Field(default=0.02, ge=0, le=10, description="Upper bound of that margin, in seconds.")
     sticky_s: float = Field(
         default=0.5, ge=0, description="A conversation stays on its backend while that costs at most this many seconds more."
     )

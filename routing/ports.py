@@ -6,6 +6,7 @@ decides.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ import msgspec
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
+from routing.load_order import LoadOrder
 
 
 class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +91,17 @@ class Adapters(NamedTuple):
     """Seconds that a load usually takes."""
 
 
+class Held(Enum):
+    """What a request does whose best backend has enough unbegun prompts of this process for now (`LoadTable.set_hold`)."""
+
+    WAIT = "wait"
+    """It waits in the gateway until that backend has room or another one is better."""
+    ELSEWHERE = "elsewhere"
+    """It goes to the best backend with room: it has not much time left to wait."""
+    SEND = "send"
+    """It is sent there all the same: it may not wait."""
+
+
 class Circumstances(NamedTuple):
     """The inputs of one decision besides the request, the fleet and its load: looked up anew for every decision."""
 
@@ -104,6 +117,8 @@ class Circumstances(NamedTuple):
     """Ejected backends by id, each with the reason: they have failed other requests, and are used only when no other is eligible."""
     part: float = 1.0
     """Share of each backend's capacity that this request may use; the rest is reserved for other tenants."""
+    held: Held = Held.WAIT
+    """What the request does where its best backend has enough to do for now."""
     paused: str = ""
     """Why no backend of the pool takes a request now, though some are up; empty when they do."""
 
@@ -126,6 +141,15 @@ class Candidates(NamedTuple):
     """Share of its usual load that each may take during slow start (`routing.warmth`); empty when no backend is warming up."""
     now: float = 0.0
     """When the decision is made, monotonic seconds."""
+    fill: float | None = None
+    """Mean share of the KV caches that is in use or promised, over the pool's backends that are up; None: the candidates are all of them,
+    and the policy computes it."""
+    busy: float | None = None
+    """Share of the pool's backends with prompts to compute, where not all of them are candidates."""
+    drawn: int | None = None
+    """Position of the backend that the request explores, -1 for none; None: it was not drawn yet whether it explores."""
+    slack: float = 0.0
+    """How much less than the least cost here a backend may cost that is not among the candidates."""
 
 
 class Scores(NamedTuple):
@@ -149,6 +173,11 @@ class Memory(Protocol):
         ...
 
 
+Beyond = Callable[[RoutingRequest, Candidates, LoadTable, LoadOrder, Any, tuple[float, float]], tuple[float, float]]
+"""(request, candidates, load table, order, params, (most tokens, least adapter seconds)) -> (weight, seconds): every backend that is up and
+not among the candidates costs at least weight * its key in the order + seconds, in the scale of the candidates' scores, if it holds at most
+so many tokens of the prompt and needs at least so many seconds to load the adapter."""
+
 Score = Callable[[RoutingRequest, Candidates, LoadTable, Any, Any, Rng], Scores]
 """(request, candidates, load table, params, memory or None, rng) -> Scores. Changes no state but that of `rng`."""
 
@@ -169,6 +198,8 @@ class Policy(NamedTuple):
     first_token_s: Callable[[Any, Sequence[float]], float | None] | None = None
     """From the params and one backend's terms: the seconds to the first token that the policy expects there, or None where its params
     leave them out. The policy has no such function where it does not estimate them."""
+    beyond: Beyond | None = None
+    """A lower bound for the backends that are left out in a large pool (`routing.short_list`); None: all are scored in any pool."""
     in_seconds: bool = False
     """The costs are seconds, so that nearly equal costs can be recognised: among those, stage C prefers the session's backend, then the
     best match, then the fewest requests, and explores. For other policies the least cost wins, and ties are drawn at random."""

@@ -1,8 +1,10 @@
 """Whether this process may send one more request to a backend. Pure.
 
-The bounds apply to this process's own requests there: the cap that an operator sets (`max_in_flight`), and the concurrency limits found at
-run time (`LoadTable.limit`, `LoadTable.limit_tokens`). A request without room waits in the gateway's queue, in the queue's order; a request
-that could never fit does not wait.
+The bounds apply to this process's own requests there: the cap that an operator sets (`max_in_flight`) and the concurrency limits found at
+run time (`LoadTable.limit`, `LoadTable.limit_tokens`). The seconds of prompts that may wait in an engine (`LoadTable.hold_tokens`) count
+the requests of sibling processes too: what waits there is served in the order in which it came, what waits here in the queue's order, and
+on the backend that is the best when its turn comes. A request without room waits in the gateway's queue; a request that could never fit
+does not wait.
 """
 
 from math import inf
@@ -17,12 +19,13 @@ FULL: Final = "full: "
 """How a reason begins that goes away by itself once a request ends."""
 
 
-def has_no_room(load_table: LoadTable, row: int, tokens: float, part: float = 1.0) -> str:
+def has_no_room(load_table: LoadTable, row: int, tokens: float, part: float = 1.0, *, holds: bool = True) -> str:
     """Why the backend takes no more requests now, beginning with `FULL`; empty when it has room.
 
     Args:
         tokens: uncached tokens of the prompt. However long, the prompt is taken where nothing else is being computed: it would never fit
             otherwise.
+        holds: whether a backend with too many seconds of unbegun prompts counts as one without room.
         part: share of each bound that this request may use, above 0; the rest is reserved for other tenants. One request always fits.
     """
     backend_id = load_table.ids[row]
@@ -32,6 +35,8 @@ def has_no_room(load_table: LoadTable, row: int, tokens: float, part: float = 1.
         return f"{FULL}{in_flight} requests are in flight there, its cap{_kept(part)}"
     if in_flight >= _part(load_table.limit[row], part):
         return f"{FULL}{in_flight} requests are in flight there, it is taken to bear {load_table.limit[row]:.0f}{_kept(part)}"
+    if holds and load_table.hold_s < inf and (queued := load_table.waits_there(row)) >= load_table.hold_tokens[row] * part:
+        return f"{FULL}{queued} prompt tokens wait there, {queued * load_table.prefill_s_token[row]:.2f} s of work{_kept(part)}"
     if load_table.limit_tokens[row] < inf:
         queued = load_table.unbegun(backend_id)
         limit = load_table.limit_tokens[row]
@@ -56,5 +61,7 @@ def room_without(load_table: LoadTable, row: int, tokens: float, *charges: Charg
     cap = load_table.facts[row].in_flight_cap
     if (cap and in_flight >= cap) or in_flight >= load_table.limit[row]:
         return False
-    queued = load_table.unbegun(backend_id) - sum([charge.uncached_tokens for charge in charges])
-    return not queued or queued + tokens <= load_table.limit_tokens[row]
+    removed = sum([charge.uncached_tokens for charge in charges])
+    queued = load_table.unbegun(backend_id) - removed
+    waiting = load_table.waits_there(row) - removed
+    return (not queued or queued + tokens <= load_table.limit_tokens[row]) and (not waiting or waiting < load_table.hold_tokens[row])

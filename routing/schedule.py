@@ -1,7 +1,8 @@
 """The routing decision: from a routing request, a pool, the load table, the prefix match, the time and random numbers to a Route.
 
 Pure and synchronous. Stage A excludes the backends that cannot serve (`eligible.py`); stage B is the policy, which gives each remaining
-backend a cost; stage C (`tie_break.py`) chooses among the backends that cost nearly the same.
+backend a cost, in a large pool each one that may be the best (`short_list.py`); stage C (`tie_break.py`) chooses among the backends that
+cost nearly the same.
 """
 
 from collections.abc import Callable
@@ -12,16 +13,18 @@ import msgspec
 
 from domain.clock import Rng
 from domain.explain import Candidate, Explanation
-from routing.eligible import eligible
+from routing.eligible import candidates_of, eligible
 from routing.fleet import Backend, Pool
 from routing.load import NO_FACTS, LoadTable
 from routing.policy_instance import PolicyInstance
-from routing.ports import UNMATCHED, Candidates, Circumstances, Column, RoutingRequest
+from routing.ports import UNMATCHED, Circumstances, Held, RoutingRequest
 from routing.registry import POLICIES
 from routing.room import FULL, has_no_room
+from routing.short_list import SCORED_ALL, Scored, short_list
 from routing.tie_break import choose
-from routing.warmth import share
 
+HAS_ROOM: Final = "room"
+"""`Route.why` when the best backend had enough to do, and the request had no time left to wait for it."""
 ALONE: Final = "alone"
 """`Route.why` when only one backend is up in the pool, so that the policy was not asked."""
 
@@ -48,6 +51,8 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     """The policy's parameters, by which its terms are read."""
     why: str = ""
     """The tie-break between backends that cost nearly the same; empty when the least cost decided."""
+    others: int = 0
+    """Backends of a large pool that were not compared: by their load, none can be the best (`routing.short_list`)."""
     full: bool = False
     """`ranked` is empty, and would not be if fewer requests were in flight: the request can wait."""
 
@@ -91,7 +96,7 @@ def place(
     rng: Rng,
 ) -> Route:
     """Rank the pool's backends for this request. An empty `ranked` means that no backend can serve it now; `excluded` says why."""
-    now, match, holder, adapters, _, part, paused = circumstances
+    _, match, _, adapters, _, part, held, paused = circumstances
     if paused:
         held_back = tuple([msgspec.structs.replace(backend, reason=paused) for backend in pool.up])
         return Route(policy_instance.name, (), pool.not_up + held_back, full=bool(held_back))
@@ -106,21 +111,29 @@ def place(
             return Route(policy_instance.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), why=ALONE)
     if load_table.unsettled:
         load_table.settle()
-    backends, rows, matched, out = eligible(request, pool, load_table, circumstances, policy_instance.choice)
+    scored = short_list(request, pool, load_table, policy_instance, circumstances, rng) if len(pool.up) > SCORED_ALL else None
+    if scored is None:
+        backends, rows, matched, out = eligible(
+            request, pool.up, load_table.rows(pool.up), load_table, circumstances, policy_instance.choice
+        )
+        if not rows:
+            return Route(policy_instance.name, (), (*pool.not_up, *out), full=any([backend.reason.startswith(FULL) for backend in out]))
+        candidates = candidates_of(request, circumstances, backends, rows, matched)
+        scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.params, policy_instance.memory, rng)
+        scored = Scored(backends, out, candidates, scores)
+    backends, out, candidates, scores, others = scored
+    rows = candidates.rows
     excluded = (*pool.not_up, *out) if out else pool.not_up
-    if not rows:
-        return Route(policy_instance.name, (), excluded, full=any([backend.reason.startswith(FULL) for backend in out]))
-    candidates = Candidates(
-        rows,
-        matched,
-        min(match.common * request.block_tokens, request.prompt_tokens - 1.0) if match is not UNMATCHED else 0.0,
-        () if adapters is None else [0.0 if backend.id in adapters.there else adapters.load_s for backend in backends],
-        _position(holder, backends) if holder else -1,
-        _shares(backends, now) if pool.warming else (),
-        now,
-    )
-    scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.params, policy_instance.memory, rng)
     order, why = choose(request, candidates, load_table, scores, policy_instance, rng)
+    if held is not Held.SEND and adapters is None and policy_instance.policy.in_seconds and _has_enough(load_table, rows[order[0]], part):
+        free = next((at for at in order if not _has_enough(load_table, rows[at], part)), -1) if held is Held.ELSEWHERE else -1
+        if free < 0:
+            # the request waits here for its best backend, and is decided anew when something has changed
+            full = has_no_room(load_table, rows[order[0]], 0.0, part)
+            return Route(policy_instance.name, (), (*excluded, msgspec.structs.replace(backends[order[0]], reason=full)), full=True)
+        order.remove(free)
+        order.insert(0, free)
+        why = HAS_ROOM
     if scores.barred:
         barred = scores.barred
         excluded += tuple([msgspec.structs.replace(backends[i], reason=barred[i]) for i in order if i in barred])
@@ -132,22 +145,14 @@ def place(
         tuple(zip(map(backends.__getitem__, order), map(terms.__getitem__, order), strict=True)),
         excluded,
         costs=tuple(map(scores.cost.__getitem__, order)),
-        matched=tuple(map(matched.__getitem__, order)),
+        matched=tuple(map(candidates.matched.__getitem__, order)),
         waiting=tuple(map(load_table.waiting.__getitem__, map(rows.__getitem__, order))),
         params=policy_instance.params,
         why=why,
+        others=others,
     )
 
 
-def _position(holder: str, backends: tuple[Backend, ...]) -> int:
-    for at, backend in enumerate(backends):
-        if backend.id == holder:
-            return at
-    return -1
-
-
-def _shares(backends: tuple[Backend, ...], now: float) -> Column:
-    started = [backend.warming_since for backend in backends]
-    if not any([since is not None for since in started]):
-        return ()
-    return [share(since, now) for since in started]
+def _has_enough(load_table: LoadTable, row: int, part: float) -> bool:
+    """Whether this gateway has as many unbegun prompts there as may wait in an engine."""
+    return load_table.waits_there(row) >= load_table.hold_tokens[row] * part

@@ -10,6 +10,7 @@ tenant and user. Every refusal (`Rejected`) has a `JwtOutcome` for metrics and l
 The issuers' keys are fetched and kept current by `gateway/auth/`.
 """
 
+import functools
 import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -17,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NoReturn
 
-import jwt
 import msgspec
 
 from domain.identity import TOKEN_PREFIX, Caller, KeyId, ProjectId, TenantId
@@ -224,7 +224,6 @@ TYPES: Final = frozenset({"", "jwt", "at+jwt", "application/jwt", "application/a
 same issuer for something else."""
 
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
-_LIBRARY: Final = jwt.PyJWS(algorithms=sorted(ALGORITHMS))
 
 
 class _Header(msgspec.Struct):
@@ -327,10 +326,19 @@ class Tokens:
             # for a known `kid` the issuer's keys need not be read again, whatever the algorithm
             unknown = bool(header.kid) and not keys.named(header.kid)
             raise Rejected(JwtOutcome.UNKNOWN_KEY if unknown else JwtOutcome.SIGNATURE, "no key for kid and alg", issuer)
+        import jwt  # here, because it brings 10 MB of cryptography that a gateway without issuers does not need
+
         try:
-            _LIBRARY.decode_complete(token, key=key, algorithms=[header.alg])
+            _library().decode_complete(token, key=key, algorithms=[header.alg])
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise Rejected(JwtOutcome.SIGNATURE, type(error).__name__, issuer) from None
+
+
+@functools.cache
+def _library() -> Any:
+    import jwt
+
+    return jwt.PyJWS(algorithms=sorted(ALGORITHMS))
 
 
 def _digest(token: str) -> bytes:

@@ -4,10 +4,12 @@ A key is bound to algorithms by its own type before any token is seen, so that n
 something else. Private and symmetric keys have no place in such a document; symmetric ones are left out and private parts dropped.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import jwt
 import msgspec
+
+if TYPE_CHECKING:
+    import jwt
 
 MAX_DOCUMENT_BYTES: Final = 256 * 1024
 """Issuers publish 1 to 10 keys, 1 to 3 KiB each with their certificates."""
@@ -31,7 +33,7 @@ class SigningKey(msgspec.Struct, frozen=True):
     """One public key: its `kid` and, by algorithm, the library's view of it."""
 
     kid: str
-    by_algorithm: dict[str, jwt.PyJWK]
+    by_algorithm: "dict[str, jwt.PyJWK]"
 
 
 class KeySet(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class KeySet(msgspec.Struct, frozen=True):
         """The keys with this `kid`; all keys for an empty one."""
         return tuple(key for key in self.keys if key.kid == kid) if kid else self.keys
 
-    def find(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
+    def find(self, kid: str, algorithm: str) -> "jwt.PyJWK | None":
         """The one key that can verify a token with this header; None when there is none, or several and no `kid` to choose by."""
         views = [key.by_algorithm[algorithm] for key in self.named(kid) if algorithm in key.by_algorithm]
         return views[0] if len(views) == 1 else None
@@ -71,6 +73,8 @@ def key_set(document: bytes, algorithms: frozenset[str]) -> KeySet:
 
 
 def _signing_key(entry: Any, allowed: frozenset[str]) -> SigningKey | None:
+    import jwt  # here, because it brings 10 MB of cryptography that a gateway without issuers does not need
+
     if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
         return None
     operations = entry.get("key_ops")

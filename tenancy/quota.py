@@ -176,12 +176,10 @@ class TagCounters:
                 if key not in tats:
                     self._sweep(now_us)
                 tats[key] = now_us + after
-        cells: list[list[int]] = []
-        if plan.cells:
-            cells = self._cells_now(plan, now_us)
-            for (_, meter, _, _), cell in zip(plan.cells, cells, strict=True):
-                cell[_HELD] += vector[meter]
-            at += len(cells)
+        cells = self._cells_now(plan, now_us) if plan.cells else []
+        for (_, meter, _, _), cell in zip(plan.cells, cells, strict=True):
+            cell[_HELD] += vector[meter]
+            at += 1
         gauges = self._gauges
         for key, _ in plan.gauges:
             gauges[key] = afters[at]
@@ -313,8 +311,8 @@ class TagCounters:
                 if not tat:
                     self._sweep(now_us)
                 tats[key] = now_us + (ahead if ahead < MAX_AHEAD_US else MAX_AHEAD_US)
-            elif tat:
-                del tats[key]
+            elif tat > now_us:
+                tats[key] = now_us  # it stays until it is swept: the next request of this limit would make it again
         away = _HELD if before == _OPEN else _COUNTED
         to = _HELD if after == _OPEN else _COUNTED
         for (_, meter, _, _), cell in zip(record.plan.cells, record.cells, strict=True):
@@ -461,7 +459,9 @@ class Quota:
 
     def settle(self, hold: Hold, actual: Amounts, now_us: int) -> None:
         """Close a hold with what it used."""
-        self._calendar.turn_to(now_us)
+        calendar = self._calendar
+        if not calendar.from_us <= now_us < calendar.until_us:
+            calendar.turn_to(now_us)
         vector = actual.vector(concurrent=0)
         for group in hold.groups:
             self._counters_of(group.tag).settle(hold.id, vector, now_us)

@@ -31,7 +31,7 @@ LOST: Final = "lost"
 """Outcome and closing of a request whose process died meanwhile. It counts as a request, as it does where its hold was reaped."""
 
 
-class GuardBlock(msgspec.Struct, frozen=True, array_like=True):
+class GuardBlock(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a guard rule of the mode `block` did to one request. Holds no text of it."""
 
     rule: str
@@ -47,7 +47,7 @@ class GuardBlock(msgspec.Struct, frozen=True, array_like=True):
     """The model that was refused, where another one answered in its place; else empty."""
 
 
-class UsageEvent(msgspec.Struct, frozen=True, array_like=True):
+class UsageEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens and money are integers; the request's id makes a row unique, however often it is replayed."""
 
     request_id: str

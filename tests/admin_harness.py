@@ -26,9 +26,10 @@ from gateway.admin.app import create_admin_app
 from gateway.admin.call import DatabasePolicies
 from gateway.config.pools import LoraSettings, PoolSettings
 from gateway.fleet.adapters import AdapterRegistry
+from gateway.placement.backend_state import BackendState
 from gateway.placement.decisions import Contender, Explained
 from gateway.placement.explain import NoPlacement, Would, WouldAnswer
-from gateway.process.snapshots import BackendState, PolicyState, SlotState, Supervision, WorkerSnapshot
+from gateway.process.snapshots import PolicyState, SlotState, Supervision, WorkerSnapshot
 from gateway.sync.policy_copy import compiled_from
 from gateway.wiring.admin import StoreTransactions, id_of, text_of
 from tenancy.accounts import DirectoryBounds

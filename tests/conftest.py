@@ -12,6 +12,8 @@ from hypothesis import Phase, settings
 from tests.fault.rows import ROWS
 from tests.memory import Memory
 from tests.progress import Progress
+from tests.temporary import Temporary
+from tests.time_box import TimeBox, commit
 from tests.time_limit import TimeLimit
 
 # hundreds of processes are started here; each would compile every module anew, which is half of its start
@@ -38,6 +40,8 @@ def pytest_asyncio_loop_factories() -> dict[str, object]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--requirements", action="store_true", help="print which numbered requirements and faults have a passing test")
+    parser.addoption("--within", type=float, metavar="MINUTES", help="begin no further test after so many minutes (tests/time_box.py)")
+    parser.addoption("--order", metavar="WORD", help="with --within: sets the order of the files; the commit's id unless given")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,10 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "slow: takes seconds of real time or many processes; run by `make test-slow`, one after the other")
     config.addinivalue_line("markers", "ends_engine: ends an engine that other tests share, so it runs after them")
+    config.pluginmanager.register(Temporary(), "temporary")
     config.pluginmanager.register(_Book(config), "requirements-book")
     config.pluginmanager.register(Progress(config), "progress")
     config.pluginmanager.register(TimeLimit(), "time-limit")
     config.pluginmanager.register(Memory(), "memory")
+    if minutes := config.getoption("--within"):
+        config.pluginmanager.register(TimeBox(minutes, config.getoption("--order") or commit()), "time-box")
 
 
 def requirement_ids(item: pytest.Item) -> list[str]:

@@ -1,12 +1,13 @@
 """Keeps the memory of a test process bounded, and its garbage collections short.
 
-A pytest plugin, registered by `tests/conftest.py`. What collecting the tests has made (modules, test items) lives as long as the process:
-the garbage collector is told not to look at it any more. What a file of tests leaves behind in circles, such as large request bodies in the
-traceback of an expected exception, is collected when the file is over; by itself the collector would come when gigabytes are there,
-because it counts objects and not bytes. The C library keeps freed memory for itself until it is told to give it back.
+A pytest plugin, registered by `tests/conftest.py`. What collecting the tests makes (modules, test items) lives as long as the process:
+the garbage collector is off while it is made, and is told not to look at it any more. What a file of tests leaves behind in circles, such
+as large request bodies in the traceback of an expected exception, is collected when the file is over; by itself the collector would come
+when gigabytes are there, because it counts objects and not bytes. The C library keeps freed memory for itself until it is told to give it
+back.
 
 Hypothesis keeps a table of the characters of UTF-8 in its folder. Whoever finds none there makes it, which takes 200 MB for a moment: a
-process of its own makes it for all workers, before there are any.
+process of its own makes it for all workers, before there are any. So do processes of their own with pytest's byte code of the test files.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ import sys
 
 import pytest
 
+from tests import byte_code
+
 TABLE_OF_CHARACTERS = "from hypothesis import strategies; strategies.text().validate()"
 
 
@@ -24,15 +27,19 @@ class Memory:
     """Collects garbage once for each file of tests."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        """A run with workers begins."""
+        """A run begins, perhaps with workers."""
         if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
             subprocess.run([sys.executable, "-c", TABLE_OF_CHARACTERS], check=True)
+            byte_code.make_all()
+        else:  # this process collects the tests
+            gc.disable()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """All tests are known; none has run."""
         gc.collect()
         gc.freeze()
+        gc.enable()
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:

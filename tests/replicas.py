@@ -42,7 +42,7 @@ drain: {{accept_s: 0, grace_s: 5}}
 secrets: {{pepper: {{file: ../pepper}}, admin_token: {{file: ../token}}}}
 stores: {{sql: "{sql}", counters: "{counters}"}}
 pools:
-  - {{name: chat, model: sim, backends: [{{id: e0, url: "{engine}"}}]}}
+  - {{name: chat, model: sim, backends: [{backends}]}}
 """
 AHEAD = """
 import sys, time
@@ -178,15 +178,19 @@ class Tenancy:
         await engine.dispose()
 
 
-def prepare(folder: Path, name: str, *, sql: str, counters: str, engine: str, policies: Sequence[str]) -> Path:
-    """Everything one needs to start, in a folder of its own."""
+def prepare(
+    folder: Path, name: str, *, sql: str, counters: str, engine: str | Sequence[str], policies: Sequence[str], more: str = ""
+) -> Path:
+    """Everything one needs to start, in a folder of its own. `more` are further lines of the settings."""
+    engines = [engine] if isinstance(engine, str) else engine
+    backends = ", ".join(f'{{id: e{number}, url: "{url}"}}' for number, url in enumerate(engines))
     home = folder / name
     (home / "policies").mkdir(parents=True, exist_ok=True)
     (folder / "pepper").write_text(PEPPER_TEXT)
     (folder / "token").write_text(TOKEN)
     for number, policy in enumerate(policies):
         (home / "policies" / f"{number}.yaml").write_text(policy)
-    (home / "tidegate.yaml").write_text(SETTINGS.format(sql=sql, counters=counters, engine=engine))
+    (home / "tidegate.yaml").write_text(SETTINGS.format(sql=sql, counters=counters, backends=backends) + more)
     return home
 
 
@@ -219,15 +223,18 @@ async def replicas(
     count: int,
     tenancy: Tenancy,
     *,
-    engine: str,
+    engine: str | Sequence[str],
     counters: str,
     sql: str = "",
     ahead_s: Sequence[float] = (),
     policies: Sequence[str] = (POLICY,),
+    more: str = "",
 ) -> AsyncIterator[list[Replica]]:
     """So many gateways, all ready. `ahead_s`: by how much the clock of each is wrong."""
     sql = sql or f"sqlite:///{folder / 'shared.db'}"
-    homes = [prepare(folder, f"g{number}", sql=sql, counters=counters, engine=engine, policies=policies) for number in range(count)]
+    homes = [
+        prepare(folder, f"g{number}", sql=sql, counters=counters, engine=engine, policies=policies, more=more) for number in range(count)
+    ]
     await tenancy.store(load_settings(homes[0] / "tidegate.yaml"))
     made: list[Replica] = []
     try:

@@ -1,13 +1,14 @@
-"""The time limit of each test: 60 s, more for slow tests and those of real engines, and longer on a busy machine.
+"""The time limit of each test: 60 s, more for slow tests and those of real engines, and longer on a busy or a slow machine.
 
 A test's own `@pytest.mark.timeout(SECONDS)` goes before these. The long forms (`TIDEGATE_LONG`, `TIDEGATE_FUZZ_S`) have no limit. A test
 that hangs fails with the stacks of all threads instead of holding up the run. The limit only catches hangs: no assertion depends on it, and
-a machine that is six times as busy gives a test six times as long.
+a machine that is six times as busy, or whose core is six times as slow, gives a test six times as long.
 """
 
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Generator
 from typing import Any, Final
 
@@ -21,13 +22,38 @@ AGAIN_S: Final = 10.0
 """After the limit: the time until a test that goes on nevertheless is ended once more."""
 
 
+ADDITIONS: Final = 200_000
+ADDITIONS_S: Final = 0.015
+"""Additions of Python integers in a loop, and the CPU time that they take on a core of 2024 with Python 3.11, with half of it to spare."""
+
+MEASURED_EVERY_S: Final = 30.0
+"""A core's speed is measured no more often: doing so takes `ADDITIONS_S`, and there are fourteen thousand tests."""
+
+_core: tuple[float, float] = (-MEASURED_EVERY_S, 1.0)
+"""When this process measured the speed of its core, and how much slower than expected it was."""
+
+
 def slowdown() -> float:
-    """How much longer than on a quiet machine a test may take now: runnable processes for each core, from 1 on."""
+    """How much longer than on a quiet and quick machine a test may take now: runnable processes for each core, times how slow a core is,
+    each of them from 1 on."""
     try:
         load = os.getloadavg()[0]
     except OSError:  # a system without load averages
         load = 0.0
-    return max(1.0, load / (os.cpu_count() or 1))
+    return max(1.0, load / (os.cpu_count() or 1)) * core_slowdown()
+
+
+def core_slowdown() -> float:
+    """How much slower than expected this process's core is, from 1 on. Virtual machines differ by up to eight times from hour to hour."""
+    global _core
+    now = time.monotonic()
+    if now - _core[0] >= MEASURED_EVERY_S:
+        began = time.thread_time()
+        total = 0
+        for number in range(ADDITIONS):
+            total += number
+        _core = now, max(1.0, (time.thread_time() - began) / ADDITIONS_S)
+    return _core[1]
 
 
 class TimeLimit:

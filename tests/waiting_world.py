@@ -24,10 +24,10 @@ from gateway.placement.pool_state import TenantShares
 from gateway.queue.deadlines import DEFAULT_WAIT_S
 from gateway.queue.pool_queue import PoolQueue
 from gateway.queue.waiter import Waiter
+from routing.fair_queue import QueueBounds
+from routing.fair_tier import QueuedRequest
 from routing.load import Charge, LoadTable
 from routing.room import has_no_room
-from tenancy.fair_queue import QueueBounds
-from tenancy.fair_tier import QueuedRequest
 from tests.placement import pool_of
 
 SWEEP_S: Final = 0.25

@@ -109,7 +109,7 @@ class PagedKvCache:
         holding.private += blocks
 
     def publish(self, holding: Holding, hashes: Sequence[bytes]) -> None:
-        """Share the full blocks of a computed prompt, so that they can be found from now on. Blocks that another sequence has published
+        """Share the full blocks of a prompt's beginning, so that they can be found from now on. Blocks that another sequence has published
         meanwhile stay private."""
         for block in hashes[len(holding.shared) :]:
             if block in self._users or block in self._evictable:
@@ -257,6 +257,7 @@ class Batcher:
             if left > 0 and budget > 0:
                 chunk = min(left, budget)
                 prefill.append((sequence, chunk))
+                self._publish(sequence, chunk)
                 budget -= chunk
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             sequence = self.waiting[0]
@@ -266,6 +267,7 @@ class Batcher:
             self.running.append(sequence)
             chunk = min(sequence.to_compute - sequence.computed, budget)
             prefill.append((sequence, chunk))
+            self._publish(sequence, chunk)
             budget -= chunk
         if not prefill and not decoding:
             return None
@@ -283,7 +285,6 @@ class Batcher:
                 continue  # aborted meanwhile
             sequence.computed += chunk
             if sequence.computed >= sequence.to_compute:
-                self._publish(sequence, sequence.holding)
                 produced.append(sequence)
         produced += [s for s in step.decoding if s.holding is not None]
         for sequence in produced:
@@ -296,9 +297,13 @@ class Batcher:
                 self.counters.finished += 1
         return produced
 
-    def _publish(self, sequence: SimSequence, holding: Holding) -> None:
+    def _publish(self, sequence: SimSequence, chunk: int) -> None:
+        """Make the full blocks found that are computed when the step ends which is being scheduled: vLLM caches blocks when it allocates
+        them to a step, so a request that is admitted into the same step finds them."""
+        holding = sequence.holding
+        assert holding is not None
         before = len(holding.shared)
-        self.kv.publish(holding, sequence.hashes)
+        self.kv.publish(holding, sequence.hashes[: (sequence.computed + chunk) // self.block_size])
         after = len(holding.shared)
         if after > before and self.stored is not None:
             tokens = sequence.prompt[before * self.block_size : after * self.block_size]

@@ -43,6 +43,7 @@ def control(engine: "SimEngine", connection: SimConnection) -> None:
     elif path == "/v1/models" or path.startswith("/v1/models/"):
         _models(engine, connection, path)
     elif path == "/metrics":
+        engine.metrics_reads += 1
         values = _values(engine)
         body = shapes.metrics(
             settings.dialect, settings.models[0], values, settings.block_size, engine.batcher.kv.blocks, engine.started_unix
@@ -194,6 +195,8 @@ class SimEngine:
         self._server: asyncio.Server | None = None
         self._connections: dict[SimConnection, None] = {}
         self.count = 0
+        self.metrics_reads = 0
+        """How often its metrics were read."""
         self.connections_made = 0
         self.kv_events: KvPublisher | None = None
         self.load_push: LoadPublisher | None = None

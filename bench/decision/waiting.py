@@ -14,7 +14,7 @@ from math import inf
 
 from bench.results_file import Row, machine, refresh, table, write_rows
 from domain.priority import Class
-from tenancy.fair_queue import FairQueue, QueueBounds, QueuedRequest
+from routing.fair_queue import FairQueue, QueueBounds, QueuedRequest
 
 WAITING = 10_000
 CALLS = 2_000

@@ -1,8 +1,14 @@
 """What is compared: a workload, the fleet it runs on, and how dense "half", "most" and "over" are for it."""
 
+import json
+import random
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from bench.fleet.parts import split
+from domain.clock import Rng
+from routing.simulation.fleet_file import FleetFile
 from routing.simulation.traces import load
 from routing.simulation.turns import Dice, Workload
 from routing.simulation.workloads import WORKLOADS
@@ -17,6 +23,11 @@ class Case(NamedTuple):
     speeds: tuple[float, float, float]
     """Arrivals times so much: well within what the fleet can do, near it, above it."""
     limit: int = 20_000
+
+    @property
+    def steady(self) -> str:
+        """The workload that arrives at an even rate: a load in shares of the capacity has a meaning for that only."""
+        return f"{self.source}-steady" if f"{self.source}-steady" in WORKLOADS else self.source
 
 
 EIGHT = {"machine": "h100-8b", "count": 8}
@@ -46,6 +57,15 @@ CASES = (
 )
 
 
+def dice(seed: int) -> Dice:
+    """Generators that are the same in every run with this seed."""
+
+    def one(name: str) -> Rng:
+        return random.Random(f"{seed} {name}")
+
+    return one
+
+
 def source(case: Case, traces: Path | None, speed: float, limit: int, dice: Dice) -> Workload | None:
     """None where its trace is not here."""
     if case.source in WORKLOADS:
@@ -55,3 +75,56 @@ def source(case: Case, traces: Path | None, speed: float, limit: int, dice: Dice
     else:
         workload = load(traces / case.source, dice)
     return workload.scaled(speed).first(min(limit, case.limit))
+
+
+CAPACITIES: Final = Path(__file__).with_name("capacity.json")
+"""Written by `python -m bench.fleet.capacity`."""
+
+
+def case_of(name: str) -> Case:
+    """The case of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for case in CASES:
+        if case.name == name:
+            return case
+    raise ValueError(f"there is no workload {name!r}; there are {', '.join(case.name for case in CASES)}")
+
+
+@cache
+def _capacities() -> dict[str, float]:
+    found: dict[str, dict[str, float]] = json.loads(CAPACITIES.read_text()) if CAPACITIES.exists() else {}
+    return {name: one["speed"] for name, one in found.items()}
+
+
+def capacity_of(case: Case) -> float:
+    """How much denser than the workload's own arrivals its fleet can just follow.
+
+    Raises:
+        ValueError: it was not measured.
+    """
+    if case.name not in _capacities():
+        raise ValueError(
+            f"{CAPACITIES}: has no capacity of {case.name}; `python -m bench.fleet.capacity --workloads {case.name}` measures it"
+        )
+    return _capacities()[case.name]
+
+
+def most_tokens(case: Case) -> int:
+    """The longest prompt and answer together that every engine of the case's fleet takes."""
+    kinds = FleetFile.model_validate(case.fleet).engines
+    return min(min(kind.timing.kv_tokens - 16, kind.context_tokens) for kind in kinds)
+
+
+def prepared(case: Case, traces: Path | None, dice: Dice, *, sealed: bool, limit: int) -> Workload | None:
+    """The part of a workload that may run, without what no engine could take; None where its trace is not here. Made-up workloads have no
+    sealed part: fresh seeds are theirs."""
+    if case.steady in WORKLOADS:
+        workload = WORKLOADS[case.steady](dice)
+    elif traces is None or not (traces / case.source).exists():
+        return None
+    else:
+        workload = split(load(traces / case.source, dice), sealed=sealed)
+    return workload.without_oversize(most_tokens(case)).first(limit).with_answers()

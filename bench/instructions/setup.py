@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from bench.stored_tenants import store
 from tenancy.limits import MAX_AMOUNT, MAX_RATE, Level, Limit, Meter, Scope, Window
 
 MODEL: Final = "bench"
-BACKENDS: Final = 4
-TENANTS: Final = 16
-"""Each with one key and four limits; they ask in turn."""
 SIZES: Final = {"1k": 950, "16k": 16_000}
 """Bytes of a prompt; with its frame a request has about 1 and 16 KB."""
 
@@ -21,9 +20,9 @@ _SETTINGS: Final = """
 data: {bind: "127.0.0.1:0"}
 admin: {bind: "127.0.0.1:0"}
 workers: 1
-log: {access: true}
-ledger: {enabled: true, fsync_ms: 50}
-stores: {counters: "memory://"}
+log: {access: LOGGED}
+ledger: {enabled: LOGGED, fsync_ms: 50}
+stores: {counters: "COUNTERS"}
 pools:
   - name: chat
     model: bench
@@ -47,22 +46,52 @@ _CONDITIONS: Final = (
 CACHES: Final = ("off", "miss", "hit")
 """No answer cache; one that has none of the answers; one that has all of them."""
 
+PRODUCTION, VALKEY, MINIMAL, BARE = SUBJECTS = ("tidegate", "tidegate, limits in Valkey", "tidegate, one backend, nothing on", "bare relay")
+"""What is counted: the production set-up; the same with its counters in a Valkey on this host, as the embedded one is; a gateway with one
+backend and no limits, rules, access log or ledger; and the bare relay of `bench.overhead`, which does nothing but relay."""
 
-def made(home: Path, cache: str = "off") -> tuple[Path, list[str]]:
-    """Write settings and policy into a folder and make its store; the settings file, and a key for each tenant.
+
+class Case(msgspec.Struct, frozen=True):
+    """One measurement."""
+
+    size: str
+    """One of `SIZES`."""
+    cache: str = "off"
+    """One of `CACHES`."""
+    backends: int = 4
+    tenants: int = 16
+    """Each with one key and, but for `MINIMAL`, four limits; they ask in turn."""
+    subject: str = PRODUCTION
+
+    @property
+    def metric(self) -> str:
+        """The name of its figure."""
+        name = f"kinstr_plain_{self.size}" if self.cache == "off" else f"kinstr_cache_{self.cache}_{self.size}"
+        if self.subject in (MINIMAL, BARE):
+            return name
+        at_backends = "" if self.backends == Case("").backends else f"@{self.backends}_backends"
+        return name + at_backends + ("" if self.tenants == Case("").tenants else f"@{self.tenants}_tenants")
+
+
+def made(home: Path, case: Case, counters: str = "memory://") -> list[str]:
+    """Write settings and policy into a folder and make its store; returns a key for each tenant.
 
     Args:
-        cache: one of `CACHES`.
+        counters: the address of the counter store.
     """
-    backends = "".join(f'      - {{id: e{at}, url: "http://127.0.0.1:{9001 + at}"}}\n' for at in range(BACKENDS))
+    plain = case.subject == MINIMAL
+    count = 1 if plain else case.backends
+    backends = "".join(f'      - {{id: e{at}, url: "http://127.0.0.1:{9001 + at}"}}\n' for at in range(count))
     file = home / "tidegate.yaml"
-    file.write_text(_SETTINGS.lstrip() + backends)
-    rules = "".join(f"  - {{name: r{at}, if: '{condition}', then: {{priority: 0.5}}}}\n" for at, condition in enumerate(_CONDITIONS))
+    file.write_text(_SETTINGS.lstrip().replace("LOGGED", str(not plain).lower()).replace("COUNTERS", counters) + backends)
     (home / "policies").mkdir()
-    policy = f'tenant: "*"\nmodels: [{{name: {MODEL}, pool: chat}}]\nrouting: predicted_latency\nrules:\n{rules}'
-    (home / "policies" / "default.yaml").write_text(policy + ("" if cache == "off" else "cache: {sampled: true}\n"))
-    tenants = [f"t{at}" for at in range(TENANTS)]
-    return file, store(file, tenants, [limit for tenant in tenants for limit in _limits(tenant)])
+    policy = f'tenant: "*"\nmodels: [{{name: {MODEL}, pool: chat}}]\n'
+    if not plain:
+        rules = "".join(f"  - {{name: r{at}, if: '{condition}', then: {{priority: 0.5}}}}\n" for at, condition in enumerate(_CONDITIONS))
+        policy += f"routing: predicted_latency\nrules:\n{rules}"
+    (home / "policies" / "default.yaml").write_text(policy + ("" if case.cache == "off" else "cache: {sampled: true}\n"))
+    tenants = [f"t{at}" for at in range(case.tenants)]
+    return store(file, tenants, [] if plain else [limit for tenant in tenants for limit in _limits(tenant)])
 
 
 def _limits(tenant: str) -> list[Limit]:

@@ -1,16 +1,18 @@
-"""`python -m bench.instructions.worker HOME SIZE WARM-UP REQUESTS CACHE`: a worker, whole and in this process, as it is counted.
+"""`python -m bench.instructions.worker HOME WARM-UP REQUESTS`: a worker, whole and in this process, as it is counted.
 
 It is the product's own worker on its own loop, with all that it keeps going and all its threads. What is not real is outside of it:
 
-- sockets: the loop hands bytes to the worker's protocols and takes theirs, so that reading and writing cost nothing;
+- sockets: the loop hands bytes to the worker's protocols and takes theirs, so that reading and writing cost nothing; only a counter store
+  is asked through a real one, and answers before anything else goes on;
 - time: clocks and timers, those of threads too, stand still between steps of the load, so that a run is the same however slow it is;
 - chance: fixed seeds.
 
 What only the clock asks for, and not often (reading the database, the policies, the ledger), is held back while it is counted: whether it
 comes once or twice in so short a time would be most of the difference between two runs.
 
-Requests come `RATE` times a second, each on a connection that has been used before, and are answered after `ANSWER_S`. Parts of the run are
-marked by dumps: "warm", the requests ("busy"), and as many steps without requests ("idle").
+The folder holds what `bench.instructions.setup.made` wrote, the case as JSON, and the keys. Requests come `RATE` times a second, each on a
+connection that has been used before, and are answered after `ANSWER_S`. Parts of the run are marked by dumps: "warm", the requests
+("busy"), and as many steps without requests ("idle").
 """
 
 import asyncio
@@ -29,9 +31,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import msgspec
 import uvloop
 
-from bench.instructions.setup import QUESTIONS, SIZES, answer, requests
+from bench.instructions.frames import LIBRARY, Frames
+from bench.instructions.setup import BARE, QUESTIONS, SIZES, VALKEY, Case, answer, requests
+from bench.overhead import bare_relay
 
 RATE: Final = 500
 """Requests a virtual second: about what a core answers in this set-up."""
@@ -40,12 +45,15 @@ CONNECTIONS: Final = 64
 WORK_S, WORK_LOOKS = 0.002, 500
 """How often and how many times to look whether a thread that was woken waits again; real seconds."""
 REAL_LOOKS: Final = 200
+STARTING_S: Final = 0.005
 QUIET_S: Final = 0.6
 """After the last request of a part: by then its reply is out and everything about it is on disk."""
 LONG_S: Final = 0.9
 """Timers as long and longer are held back while instructions are counted."""
 TURNS: Final = 3
 """Turns of the loop between two moments: what a timer or some bytes lead to without waiting is done by then."""
+STORE_TURNS: Final = 7
+"""The same where a counter store is asked: its answer comes a turn later, and each request asks it twice."""
 
 real_sleep = time.sleep
 _monotonic, _wall = [1000.0], [1_800_000_000.0]
@@ -106,9 +114,11 @@ class Loop(uvloop.Loop):
     serves: Callable[[], asyncio.Protocol]
     """Makes what a caller's connection is on the worker's side."""
 
-    def __init__(self, chat: bytes) -> None:
+    def __init__(self, chat: bytes, turns: int) -> None:
         super().__init__()
         self.chat = chat
+        self._turns = turns
+        self.driven = False
         self._timers: list[tuple[float, int, Timer]] = []
         self.hold_back = False
         self._count = 0
@@ -136,6 +146,14 @@ class Loop(uvloop.Loop):
         protocol.connection_made(transport)
         return transport, protocol
 
+    async def create_unix_connection(self, protocol_factory: Any, path: Any = None, **__: Any) -> Any:
+        if os.path.basename(str(path)).startswith("worker-"):
+            raise FileNotFoundError(f"{path}: there are no other workers")
+        protocol = protocol_factory()
+        transport = StoreTransport(self, protocol, str(path))
+        protocol.connection_made(transport)
+        return transport, protocol
+
     def until(self, moment: float) -> None:
         """Let time pass, and begin what is due by then."""
         _wall[0] += moment - _monotonic[0]
@@ -147,9 +165,16 @@ class Loop(uvloop.Loop):
             if not timer.dropped and not (timer.long and self.hold_back):
                 self.call_soon(timer.callback, *timer.args, context=timer.context)
 
+    def pass_time(self) -> None:
+        """Let virtual time pass with real time until the load begins: a worker looks every few milliseconds whether its counter store is
+        there."""
+        if not self.driven:
+            self.until(_monotonic[0] + STARTING_S)
+            super().call_later(STARTING_S, self.pass_time)
+
     async def settle(self) -> None:
         """Let what is ready run."""
-        for _ in range(TURNS):
+        for _ in range(self._turns):
             await asyncio.sleep(0)
 
 
@@ -208,8 +233,29 @@ class EngineTransport(Transport):
             self._loop.call_soon(self._protocol.data_received, reply)
 
 
-async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int) -> None:
+class StoreTransport(Transport):
+    """A counter store's real socket. The loop stands still until the store has answered, so that time and turns are the same each time."""
+
+    def __init__(self, loop: Loop, protocol: Any, path: str) -> None:
+        super().__init__()
+        self._loop, self._protocol = loop, protocol
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+
+    def write(self, data: Any) -> None:
+        self._socket.sendall(data)
+        self._loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        if self._protocol._waiting and not self._closing:
+            self._protocol.data_received(self._socket.recv(1 << 20))
+            self._loop.call_soon(self._read)
+
+
+async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: Path) -> None:
     """Ask, count, and end the process."""
+    loop.driven = True
+    frames = Frames(home) if (home / LIBRARY).exists() else None
     callers: list[Any] = []
     for _ in range(CONNECTIONS):
         callers.append(loop.serves())
@@ -232,6 +278,8 @@ async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int) -> Non
         real_sleep(WORK_S)
         await loop.settle()
     written = [next(asked) for _ in range(count)]
+    if frames is not None:
+        frames.begin()
     control("--instr=on")
     control("--dump=warm")
     await stretch(count, iter(written))
@@ -241,6 +289,8 @@ async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int) -> Non
     control("--instr=off")
     if CallerTransport.good != warm + count:
         raise RuntimeError(f"{CallerTransport.good} of {warm + count} requests were answered")
+    if frames is not None:
+        (home / "frames").write_text("\n".join(frames.names()))
     names = {one.native_id: one.name for one in threading.enumerate()}
     began = sorted(int(task) for task in os.listdir("/proc/self/task"))
     print("threads " + " ".join(names.get(task, "native").replace(" ", "-") for task in began), flush=True)
@@ -256,29 +306,36 @@ def control(order: str) -> None:
 
 
 def main() -> None:
-    """Make the process repeatable, then be a worker."""
-    home, size, warm, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    """Make the process repeatable, then be a worker, or the bare relay."""
+    home, warm, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    case = msgspec.json.decode((home / "case").read_bytes(), type=Case)
     time.monotonic = time.perf_counter = partial(_monotonic.__getitem__, 0)  # type: ignore[assignment]  # in C, as what they replace
     time.time = partial(_wall.__getitem__, 0)  # type: ignore[assignment]
     time.thread_time = partial([0.0].__getitem__, 0)  # type: ignore[assignment]  # threads that pace themselves take callgrind for load
     threading.Event = Event  # type: ignore[misc]
     dice = random.Random(5)
     secrets.randbits, secrets.token_hex = dice.getrandbits, lambda n=8: dice.randbytes(n).hex()  # type: ignore[assignment, misc]
+    loop = Loop(answer(SIZES[case.size]), STORE_TURNS if case.subject == VALKEY else TURNS)
+    asked = requests((home / "keys").read_text().split(), SIZES[case.size], case.cache)
+
+    def ready() -> None:
+        loop.drive = loop.create_task(load(loop, asked, warm, count, home))  # type: ignore[attr-defined]  # kept, or it would be collected
+        loop.drive.add_done_callback(failed)  # type: ignore[attr-defined]
+
+    if case.subject == BARE:
+        loop.call_soon(ready)
+        loop.run_until_complete(bare_relay.main(0, [f"http://127.0.0.1:{9001 + at}" for at in range(case.backends)]))
+        return
     from gateway.config.load import load_settings
     from gateway.process.supervisor import WorkerSlot
     from gateway.process.worker import worker_main
 
-    loop = Loop(answer(SIZES[size]))
-    asked = requests((home / "keys").read_text().split(), SIZES[size], sys.argv[5])
+    if case.subject == VALKEY:
+        loop.call_soon(loop.pass_time)
     uvloop.new_event_loop = lambda: loop
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     (home / "run").mkdir()
-
-    def ready() -> None:
-        loop.drive = loop.create_task(load(loop, asked, warm, count))  # type: ignore[attr-defined]  # kept, or it would be collected
-        loop.drive.add_done_callback(failed)  # type: ignore[attr-defined]
-
     worker_main(WorkerSlot(0, sock, home / "run", -1, ready), load_settings(home / "tidegate.yaml", os.environ))
 
 

@@ -26,6 +26,7 @@ from gateway.alerts.watch import AlertCounts
 from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState, Bookkeeper
 from gateway.process.background import kept_up
+from gateway.process.children import settle_memory
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import Totals, collect, not_ready, supervision
@@ -251,6 +252,7 @@ async def _serve(
     api_task = asyncio.create_task(kept_up(running.run, "admin api")) if running is not None else None
     if books is not None:
         books.start()
+    settle_memory()
     await server.serve([slot.sock])
     if books is not None:
         await books.close()

@@ -3,6 +3,8 @@
 A command is imported when it is called (`gateway.cli.groups.LazyRoot`), so that `tidegate --help` costs what Typer and Rich cost.
 """
 
+import sys
+from importlib.metadata import version as installed
 from typing import Annotated, Final
 
 import typer
@@ -19,7 +21,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "stop": RootEntry("gateway.cli.running:stop", "End the gateway, once its running requests are done."),
     "simengine": RootEntry("gateway.cli.simengine:simengine", "Run a simulated engine."),
     "simulate": RootEntry("gateway.cli.simulate:simulate", "Replay a trace against a modelled fleet under several routing policies."),
-    "version": RootEntry("gateway.cli.serve:version", "Print the versions of Tidegate and Python."),
+    "version": RootEntry("gateway.cli:version", "Print the versions of Tidegate and Python."),
     "export-schema": RootEntry("gateway.cli.check:export_schema", "Write the JSON schemas, and the tables of the reference pages."),
     "audit": RootEntry("gateway.cli.audit:audit_app", "The audit: who changed what."),
     "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
@@ -54,11 +56,13 @@ app = typer.Typer(
 )
 
 
+def version() -> None:
+    """Print the versions of Tidegate and Python."""
+    typer.echo(f"tidegate {installed('tidegate')} (Python {sys.version.split()[0]})")
+
+
 def _version(wanted: bool) -> None:
     if wanted:
-        # imported only here, as every command is
-        from gateway.cli.serve import version
-
         version()
         raise typer.Exit
 

@@ -11,7 +11,7 @@ from gateway.cli.connection import GatewayOptions
 from gateway.cli.durations import seconds_of
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import OutputOptions, err, fail, out
-from gateway.process.snapshots import BackendState
+from gateway.placement.backend_state import BackendState
 
 backend_app = CommandGroup("Backends of a running gateway.")
 

@@ -25,16 +25,8 @@ from gateway.cli.similar_questions import similar_questions
 from gateway.config.guards import KINDS
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.pools import LoraSettings
-from gateway.config.read_secrets import (
-    SecretError,
-    WeakSecret,
-    detector_secret,
-    read_admin_token,
-    read_alerts_secret,
-    read_detector_secret,
-    read_reference,
-    read_rollouts_secret,
-)
+from gateway.config.read_secrets import detector_secret, read_admin_token, read_alerts_secret, read_detector_secret, read_rollouts_secret
+from gateway.config.secrets import SecretError, WeakSecret, read_reference
 from gateway.docs_links import docs_base, linked
 from gateway.fleet.sources import clashes_in_files, problems_in_files
 from gateway.importing.plan import DOCUMENT_FILE, BadDocument, read_document

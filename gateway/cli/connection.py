@@ -174,7 +174,8 @@ def written_settings(path: Path, otherwise: str) -> Any:
     Args:
         otherwise: what the user may name instead of a file, for the message.
     """
-    from gateway.config.load import ConfigError, read_settings_file
+    from gateway.config.settings_file import read_settings_file
+    from policies.yaml.problems import ConfigError
 
     if path == DEFAULT_CONFIG and not path.exists():
         return None
@@ -238,8 +239,7 @@ def _token_of_settings(place: AdminAddress) -> str:
     written = place.settings.token if place.settings is not None else None
     if place.settings is None or not isinstance(written, dict):
         return ""
-    from gateway.config.load import SecretReference
-    from gateway.config.read_secrets import SecretError, read_reference
+    from gateway.config.secrets import SecretError, SecretReference, read_reference
 
     try:
         reference = SecretReference(file=written.get("file"), env=written.get("env"))

@@ -54,3 +54,11 @@ def unix_of(option: str, text: str) -> float:
     except ValueError:
         fail(f"{option} {text!r} is no moment; write it like 2026-01-31T10:00:00Z", code=2)
     return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
+
+
+def duration_in_words(seconds: float) -> str:
+    """A duration as text, in the largest unit of which there are at least two, else in seconds."""
+    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}" if seconds >= 10 * length else f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.0f} s"

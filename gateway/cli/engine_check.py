@@ -26,7 +26,7 @@ from backends.ports import Loss
 from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.printing import fail, out
 from gateway.config.load import load_settings
-from gateway.config.read_secrets import SecretError, read_reference
+from gateway.config.secrets import SecretError, read_reference
 from gateway.config.trust import verify_for
 from gateway.prompt.find_tokenizer import found_tokenizer
 from policies.yaml.located import ConfigError

@@ -6,7 +6,7 @@ from typing import get_args
 
 import typer
 
-from gateway.cli.policies import read_policies
+from gateway.cli.policy_files import read_policies
 from gateway.cli.printing import err, fail
 from guardrails.build import RuleUnusable, chain_of
 from guardrails.chain import Chain

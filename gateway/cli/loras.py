@@ -15,7 +15,7 @@ from gateway.cli.connection import GatewayOptions
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import OutputOptions, err, fail, out
 from gateway.config.load import ConfigError, Settings, load_settings
-from gateway.process.snapshots import BackendState
+from gateway.placement.backend_state import BackendState
 
 lora_app = CommandGroup("Adapters: what they are pinned by, and where they are.")
 

@@ -27,7 +27,8 @@ from gateway.admin import PREFIX, Parts, create_admin_api
 from gateway.admin.access import Authenticator, Principal
 from gateway.cli.printing import fail
 from gateway.config.load import ConfigError, Settings, load_settings
-from gateway.config.read_secrets import SecretError, read_pepper
+from gateway.config.read_secrets import read_pepper
+from gateway.config.secrets import SecretError
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
 from gateway.process.snapshots import PolicyState

@@ -3,30 +3,33 @@ have a price and no policy.
 
 A policy may be written before its tenant is made, and a price before its model is allowed, so an unknown name is a note. Where the database
 or the policies cannot be read, nothing is said.
+
+What reads them is imported when it is needed: most commands with this note ask a gateway elsewhere.
 """
 
 import asyncio
 import time
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.config.addresses import sqlite_file
-from gateway.config.load import load_settings
-from gateway.config.settings import Settings
-from gateway.wiring.admin import StoreTransactions
-from policies.compile import PolicySet
-from policies.load import MAX_NAMED, load_policies
 from policies.yaml.problems import ConfigError, Problem
 from tenancy.directory_ports import MAX_PAGE
 from tenancy.journal import JournalAway
-from tenancy.stores.sql import SqlJournal, StoreError, open_engine
+
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
+    from policies.compile import PolicySet
 
 
-def unknown_tenants(policies: PolicySet, settings: Settings) -> list[Problem]:
+def unknown_tenants(policies: "PolicySet", settings: "Settings") -> list[Problem]:
     """A note with file and line for each tenant that has a policy and does not exist; empty where the database cannot be read.
 
     A SQLite file that does not exist yet is left so.
     """
+    from tenancy.stores.sql import StoreError
+
     file = sqlite_file(settings.sql_url)
     if not policies.by_tenant or (file and not Path(file).exists()):
         return []
@@ -47,6 +50,9 @@ def unknown_model(model: str, config: Path) -> str | None:
     """A note on a model that no policy of this settings file names; None for one that is named, and where the policies cannot be read."""
     if not config.exists():
         return None
+    from gateway.config.load import load_settings
+    from policies.load import MAX_NAMED, load_policies
+
     try:
         settings = load_settings(config)
         known = load_policies(settings.policies_dir, None).models()
@@ -63,6 +69,9 @@ def unknown_model(model: str, config: Path) -> str | None:
 
 async def _tenants(url: str) -> set[str]:
     """The names of all tenants. Raises StoreError, JournalAway."""
+    from gateway.wiring.admin import StoreTransactions
+    from tenancy.stores.sql import SqlJournal, open_engine
+
     engine = open_engine(url)
     names: set[str] = set()
     try:

@@ -1,6 +1,5 @@
 """`tidegate rollout …`: starts rollouts and experiments from a file, shows their state, and decides, over the admin API."""
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,16 +9,9 @@ import typer
 
 from gateway.cli.admin_client import API, Yes, segment, sure
 from gateway.cli.connection import DEFAULT_CONFIG, Config, GatewayOptions
+from gateway.cli.durations import duration_in_words
 from gateway.cli.groups import CommandGroup
-from gateway.cli.printing import AsJson, OutputOptions, err, out, print_json
-from gateway.config.load import load_settings
-from gateway.config.pools import PoolSettings
-from policies.prompts.folder import names_in
-from policies.rollout.document import RolloutDocument
-from policies.rollout.plan import RolloutStep, StepNeeds
-from policies.yaml.located import Located, read_yaml
-from policies.yaml.problems import ConfigError
-from policies.yaml.validate import validated
+from gateway.cli.printing import AsJson, OutputOptions, out, print_json
 
 rollout_app = CommandGroup("Rollouts of what is new from pool to pool, and experiments.")
 
@@ -36,16 +28,21 @@ def check(file: File, config: Config = DEFAULT_CONFIG) -> None:
     """Read a rollout file, and print what it means or every mistake with line and key. Without a settings file, whether pools exist is
     left open. A note says where adapters registered over the admin API decide. Exit codes: 0 it can be started, 1 it cannot.
     """
-    document, located = _read(file)
-    notes = _check_targets(document, located, config) if config.exists() else []
-    for line in (*_meaning(document), *notes):
+    # imported only here, as in every command that asks no gateway
+    from gateway.cli.rollout_files import check_targets, meaning, read_rollout
+
+    document, located = read_rollout(file)
+    notes = check_targets(document, located, config) if config.exists() else []
+    for line in (*meaning(document), *notes):
         out.print(line, markup=False, soft_wrap=True)
 
 
 @rollout_app.command("start")
 def start(file: File, gateway: GatewayOptions) -> None:
     """Start a rollout or an experiment. Mistakes in the file are printed, and nothing is started."""
-    document, _ = _read(file)
+    from gateway.cli.rollout_files import read_rollout
+
+    document, _ = read_rollout(file)
     rollout = gateway.api().post(ROLLOUTS, document.model_dump(mode="json", exclude_unset=True))
     out.print(f"{_line(rollout)}; see tidegate rollout show {rollout['name']}", markup=False, soft_wrap=True)
 
@@ -138,85 +135,9 @@ def _decide(gateway: GatewayOptions, name: str, decision: str, body: dict[str, s
         out.print(line, markup=False, soft_wrap=True)
 
 
-def _read(file: Path) -> tuple[RolloutDocument, Located]:
-    try:
-        located = read_yaml(file, os.environ)
-        return validated(RolloutDocument, located), located
-    except ConfigError as error:
-        err.print(str(error), markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-
-
-def _check_targets(document: RolloutDocument, located: Located, config: Path) -> list[str]:
-    """Check pools or prompts against the settings file; returns notes on what only the gateway knows. Ends the command at a mistake."""
-    try:
-        settings = load_settings(config)
-        known = {pool.name for pool in settings.pools} if document.of == "pool" else names_in(settings.prompts_dir)
-        problem = "is no pool of the settings" if document.of == "pool" else "is no version of a prompt there"
-        listed = f"there are: {', '.join(sorted(known)[:20]) or 'none'}"
-        named = {key: getattr(document, key) for key in ("baseline", "canary")}
-        if unknown := [located.problem((key,), problem, listed) for key, name in named.items() if name not in known]:
-            raise ConfigError(unknown)
-        if document.of != "pool":
-            return []
-        by_name = {pool.name: pool for pool in settings.pools}
-        return _adapter_notes(by_name[document.baseline], by_name[document.canary], located)
-    except ConfigError as error:
-        err.print(str(error), markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-
-
-def _adapter_notes(baseline: PoolSettings, canary: PoolSettings, located: Located) -> list[str]:
-    """Notes where adapters registered over the admin API decide whether the rollout starts: the settings file does not have those.
-
-    Raises:
-        ConfigError: the canary lacks an adapter of the baseline, and takes no registrations.
-    """
-    missing = sorted({lora.name for lora in baseline.loras} - {lora.name for lora in canary.loras})
-    if missing and canary.lora_folder is None:
-        text = f"pool {canary.name!r} lacks adapter {missing[0]!r}, which pool {baseline.name!r} has"
-        raise ConfigError([located.problem(("canary",), text, "add it to the pool's `loras` in the settings")])
-    if missing:
-        lacks = f"{missing[0]!r}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}, which pool {baseline.name!r} has"
-        where = "adapters registered over the admin API are not known here, and start refuses it unless registered (tidegate lora list)"
-        return [f"note: pool {canary.name!r} has no adapter {lacks}, in the settings; {where}"]
-    if baseline.lora_folder is not None:
-        where = "are not known here; start refuses it unless the canary has each of them too (tidegate lora list)"
-        return [f"note: adapters registered over the admin API for pool {baseline.name!r} {where}"]
-    return []
-
-
-def _meaning(document: RolloutDocument) -> Iterator[str]:
-    plan = document.plan("check")
-    kind = "experiment" if not plan.acts else "rollout"
-    yield f"ok, {kind} {document.name}: {document.baseline} -> {document.canary}"
-    for only, names in (("tenants", document.tenants), ("models", document.models)):
-        if names is not None:
-            yield f"  only {only} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
-    asked_for = 0
-    for name, step in plan.named()[:-1]:
-        asked_for += step.min_requests
-        short = step.needs is StepNeeds.NOT_WORSE and asked_for < plan.terms.min_samples
-        yield f"  {_step_in_words(name, step)}{_waiting(asked_for, plan.terms.min_samples) if short else ''}"
-    yield f"  then {'nothing by itself' if not plan.acts else 'all of the traffic'}; no decision in time: {document.on_timeout}"
-    margins = ", ".join(f"{metric} {margin:g}" for metric, margin in plan.terms.margins.items())
-    yield f"  margins {margins}; alpha {plan.terms.alpha:g}"
-
-
-def _waiting(asked_for: int, min_samples: int) -> str:
-    """The note on a step whose requests are too few for any judgement."""
-    requests = f"{asked_for:,} request{'s' * (asked_for != 1)}"
-    return f"; note: {requests} are fewer than min_samples ({min_samples:,}), so it also waits until one metric has {min_samples:,} samples"
-
-
-def _step_in_words(name: str, step: RolloutStep) -> str:
-    text = f"{name}: {step.min_requests:,} requests and {_duration(step.min_s)}, at most {_duration(step.max_s)}; {step.needs.value}"
-    return text + ("; waits to be promoted" if step.gate else "")
-
-
 def _line(rollout: dict[str, Any]) -> str:
     prefix = "experiment " if rollout["experiment"] else ""
-    moment = _duration(max(0.0, time.time() - (rollout["entered_unix"] if rollout["open"] else rollout["changed_unix"])))
+    moment = duration_in_words(max(0.0, time.time() - (rollout["entered_unix"] if rollout["open"] else rollout["changed_unix"])))
     if not rollout["open"]:
         return f"{prefix}{rollout['name']}: {rollout['baseline']} -> {rollout['canary']}, {rollout['status']} {moment} ago"
     share = f"{100 * rollout['mirrored']:g} % mirrored" if rollout["mirrored"] else f"{100 * rollout['share']:g} % of the conversations"
@@ -227,17 +148,9 @@ def _line(rollout: dict[str, Any]) -> str:
 def _details(rollout: dict[str, Any]) -> Iterator[str]:
     yield _line(rollout)
     if rollout["open"] and rollout["status"] != "done":
-        spent = f"{_duration(rollout['spent_s'])} of at most {_duration(rollout['max_s'])}"
+        spent = f"{duration_in_words(rollout['spent_s'])} of at most {duration_in_words(rollout['max_s'])}"
         counted = f"{rollout['counted']:,} requests of the canary counted in this phase, which asks for {rollout['min_requests']:,}"
         yield f"  {counted}; {rollout['counted_in_all']:,} in all; {spent}"
     yield f"  last change: {rollout['reason']}"
     for finding in rollout["findings"]:
         yield f"  {finding['judgement']}: {finding['words']}"
-
-
-def _duration(seconds: float) -> str:
-    """A duration as text, in the largest unit of which there are at least two, else in seconds."""
-    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}" if seconds >= 10 * length else f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{seconds:.0f} s"

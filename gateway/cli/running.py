@@ -19,7 +19,6 @@ import typer
 from gateway.cli.admin_client import API, AdminClient, RefusedByGateway, Yes, sure
 from gateway.cli.connection import GatewayOptions, nobody_listens
 from gateway.cli.durations import seconds_of
-from gateway.cli.policies import print_in_force
 from gateway.cli.printing import AsJson, err, fail, moment, out, print_json, print_table
 
 LOOK_S: Final = 0.3
@@ -191,6 +190,13 @@ def _print(found: Mapping[str, Any], without: str) -> None:
         line(f"warning: {warning}")
     if without:
         err.print(f"note: {without}", markup=False, soft_wrap=True)
+
+
+def print_in_force(outcome: dict[str, Any]) -> None:
+    """Print the answer to a reload of the policies, with what is active and hardly meant."""
+    out.print(f"policies {outcome['digest']} in force in {outcome['workers']} worker{'s' * (outcome['workers'] != 1)}", markup=False)
+    for warning in outcome["warnings"]:
+        err.print(f"warning: {warning}", markup=False, soft_wrap=True)
 
 
 def _check_settings(gateway: GatewayOptions) -> None:

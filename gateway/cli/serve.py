@@ -1,8 +1,7 @@
-"""`tidegate serve` and `tidegate version`."""
+"""`tidegate serve`."""
 
 import os
 import sys
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast, get_args
 
@@ -82,8 +81,3 @@ def log_form(option: LogForm | None, variable: str, *, terminal: bool) -> LogFor
             return cast("LogForm", form)
     console.print(f"{FORM_VARIABLE}: {variable[:64]!r} is no form of the log; write json or console", markup=False, soft_wrap=True)
     raise typer.Exit(1)
-
-
-def version() -> None:
-    """Print the versions of Tidegate and Python."""
-    typer.echo(f"tidegate {installed('tidegate')} (Python {sys.version.split()[0]})")

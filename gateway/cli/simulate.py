@@ -1,8 +1,11 @@
 """`tidegate simulate`: replays a trace against a modelled fleet under several policies, to compare them before a roll-out."""
 
+import contextlib
+import multiprocessing
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,14 +20,16 @@ from policies.yaml.located import parse_yaml, read_yaml
 from policies.yaml.problems import ConfigError
 from policies.yaml.validate import validated
 from routing.policy_instance import PolicyInstance
-from routing.simulation.comparison import SHOWN, Result, compare, shown
+from routing.simulation.comparison import SHOWN, Result, compare, one_by_one, shown
 from routing.simulation.fleet_file import FleetFile
+from routing.simulation.outcomes import Outcomes
 from routing.simulation.page import PlotsMissing, drawn, page
 from routing.simulation.traces import TraceError, load
 from routing.simulation.turns import Dice, Workload
 from routing.simulation.workloads import WORKLOADS
 
 MAX_SEEDS: Final = 100
+MAX_JOBS: Final = 256
 
 
 def simulate(
@@ -39,6 +44,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
     speed: Annotated[float, typer.Option(min=0.001, max=1000, help="Arrivals this many times as dense.")] = 1.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="Simulations at a time, each in a process of its own.")] = 1,
     html: Annotated[Path | None, typer.Option(help="Write the report there; plots need the extra `report`.")] = None,
     target: Target = None,
     as_json: AsJson = False,
@@ -54,7 +60,7 @@ def simulate(
         read = validated(FleetFile, read_yaml(fleet, None))
         for file in (target, html):
             _check_target(file)
-        result = _run(trace, read, policies, [_dice(seed + n) for n in range(seeds)], speed, limit)
+        result = _run(trace, read, policies, [_dice(seed + n) for n in range(seeds)], speed, limit, jobs)
     except (TraceError, ConfigError) as error:
         fail(str(error), 2)
     if target is not None:
@@ -69,6 +75,13 @@ def simulate(
 
 Contenders = dict[str, Callable[[], PolicyInstance]]
 """The policies to compare, by the names under which they are shown."""
+
+
+Run = Callable[[int, str], Outcomes]
+"""Runs one simulation, by the number of its seed and the policy."""
+
+_forked_run: Run | None = None
+"""What the forked processes of `--jobs` run."""
 
 
 class _Contenders(Strict):
@@ -95,10 +108,10 @@ def _dice(seed: int) -> Dice:
     return lambda name: random.Random(f"{seed} {name}")
 
 
-def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], speed: float, limit: int | None) -> Result:
+def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], speed: float, limit: int | None, jobs: int) -> Result:
     def make(seeded: Dice) -> Workload:
         workload = WORKLOADS[trace](seeded) if trace in WORKLOADS else load(Path(trace), seeded)
-        workload = workload.scaled(speed)
+        workload = workload.without_limited([name for name, tenant in fleet.tenants.items() if tenant.tokens_per_s]).scaled(speed)
         return workload if limit is None else workload.first(limit)
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -116,7 +129,31 @@ def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], s
             before = (number * len(policies) + list(policies).index(policy)) * count
             bar.update(task, description=f"{policy}, seed {number + 1}", total=count * len(policies) * len(dice), completed=before + done)
 
-        return compare(counted, fleet, policies, dice, progress, time.time())
+        def in_processes(run: Run, pairs: Sequence[tuple[int, str]]) -> Iterator[Outcomes]:
+            with processes(jobs, run) as pool:
+                for ended, outcomes in enumerate(pool.map(_run_one, pairs), 1):
+                    bar.update(task, description=f"{jobs} at a time", total=len(pairs), completed=ended)
+                    yield outcomes
+
+        result = compare(counted, fleet, policies, dice, progress, in_processes if jobs > 1 else one_by_one)
+        return msgspec.structs.replace(result, made_unix=time.time())
+
+
+@contextlib.contextmanager
+def processes(jobs: int, run: Run) -> Iterator[ProcessPoolExecutor]:
+    """Processes that have this one's workloads, because they are forked from it: nothing is read or made a second time."""
+    global _forked_run  # a closure cannot be sent to a process, but a fork has it
+    _forked_run = run
+    try:
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+            yield pool
+    finally:
+        _forked_run = None
+
+
+def _run_one(pair: tuple[int, str]) -> Outcomes:
+    assert _forked_run is not None
+    return _forked_run(*pair)
 
 
 def _page(result: Result, fleet: FleetFile) -> str:
@@ -150,6 +187,7 @@ def _print(result: Result) -> None:
     for group in (tuple(n for n in SHOWN if n.startswith("ttft")), tuple(n for n in SHOWN if n.startswith(("tpot", "e2e")))):
         _table(result, group)
     _table(result, tuple(n for n in SHOWN if not n.startswith(("ttft", "tpot", "e2e"))))
+    _print_differences(result)
     out.print(f"hit rate if all caches were one: {result.pooled_hit_rate:.1%}", markup=False)
     for policy in result.policies:
         lost = {name: policy.mean[name] for name in ("refused", "failed", "retries", "preemptions") if policy.mean[name]}
@@ -157,3 +195,13 @@ def _print(result: Result) -> None:
             out.print(f"{policy.policy}: {', '.join(f'{name} {value:g}' for name, value in lost.items())}", markup=False)
     for note in result.notes:
         out.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def _print_differences(result: Result) -> None:
+    """What each policy differs by from the first one, and whether the interval says that it does."""
+    for policy in result.policies[1:]:
+        for name, unit in (("ttft_mean_s", " s"), ("hit_rate", "")):
+            if (found := policy.against_first.get(name)) is not None:
+                verdict = "" if found.clear else ": no difference shown"
+                words = f"{policy.policy} less {result.policies[0].policy}: {SHOWN[name].removesuffix(' s')} {found.mean:+.4g}{unit}"
+                out.print(f"{words} (95 %: {found.low:+.4g} to {found.high:+.4g}){verdict}", markup=False, soft_wrap=True)

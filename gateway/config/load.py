@@ -14,13 +14,14 @@ from typing import Any, Final
 import msgspec
 from pydantic import BaseModel
 
-from gateway.config.addresses import DOCS_VARIABLE, split_address
+from gateway.config.addresses import split_address
 from gateway.config.checks import RawSettings, contradictions
 from gateway.config.listeners import ConnectionLimits
 from gateway.config.pools import PoolSettings
 from gateway.config.secrets import SecretReference
 from gateway.config.settings import Settings
-from policies.yaml.located import Located, read_yaml
+from gateway.config.settings_file import read_settings_file
+from policies.yaml.located import Located
 from policies.yaml.problems import ConfigError, Problem
 from policies.yaml.validate import checked, literal_secrets
 
@@ -106,21 +107,6 @@ def read_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
         located=located,
         warnings=warnings,
     )
-
-
-def read_settings_file(path: Path, environ: Mapping[str, str]) -> tuple[Located, tuple[str, ...]]:
-    """The file's values, with those of the environment in the place of the overridden ones, and warnings about unknown variables.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no YAML mapping.
-    """
-    located = read_yaml(path, environ)
-    if not any(name.upper().startswith("TIDEGATE__") for name in environ) and not environ.get(DOCS_VARIABLE):
-        return located, ()
-    # imported only where a variable is set: the import takes longer than reading the file
-    from gateway.config.environment import overridden
-
-    return overridden(located, environ)
 
 
 _DEFAULTS: Final[dict[str, Any]] = {

@@ -28,7 +28,7 @@ from tenancy.isolation import PREFIX
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
 Region = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")]
 Hardware = Literal["h100-8b", "h100-70b-tp4", "rtx-pro-6000-8b", "rtx-4090-8b", "cpu-135m"]
-"""The keys of `routing.load.PRIORS`."""
+"""The keys of `routing.rates.PRIORS`."""
 
 
 class KvEventsSettings(Strict):
@@ -144,7 +144,9 @@ class ConcurrencyLimitSettings(Strict):
     """The adaptive concurrency limit of each engine of the pool, over all gateways together; see docs/explanation/overload.md."""
 
     enabled: bool = Field(
-        default=True, description="Whether concurrency limits are measured and enforced; without them requests wait in the engines."
+        default=True,
+        description="Whether concurrency limits are measured and enforced; without them only `hold_s` keeps requests from waiting in "
+        "the engines.",
     )
     min_requests: int = Field(default=1, ge=1, le=65_535, description="Lower bound of an engine's limit on requests in flight.")
     max_requests: int = Field(default=4096, ge=1, le=65_535, description="Upper bound of an engine's limit on requests in flight.")
@@ -342,6 +344,20 @@ class PoolSettings(Strict):
     hardware: Hardware | None = Field(
         default=None,
         description="GPU and size of the model: the speed that is assumed of the pool's engines until they are measured; null: `h100-8b`.",
+    )
+    step_tokens: int = Field(
+        default=2048,
+        ge=16,
+        le=1_000_000,
+        description="Most tokens that the engines compute in one step: `--max-num-batched-tokens` of vLLM, `--chunked-prefill-size` of "
+        "SGLang. Routing predicts from it how many steps a prompt takes.",
+    )
+    hold_s: float = Field(
+        default=0.6,
+        ge=0,
+        le=60,
+        description="Seconds of uncached prompts that may wait in an engine before requests for it wait in the gateway instead, where the "
+        "shortest of a tenant goes first; the processes of the gateway share them. 0 for no bound.",
     )
     limit: ConcurrencyLimitSettings = Field(
         default=ConcurrencyLimitSettings(), description="The concurrency limit of each engine, measured while it serves."

@@ -6,7 +6,6 @@ import os
 import secrets
 import sqlite3
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +13,12 @@ import msgspec
 
 from gateway.config.addresses import sqlite_file
 from gateway.config.guards import GuardModelSettings, GuardWebhookSettings
-from gateway.config.load import SecretReference, Settings
+from gateway.config.load import Settings
+from gateway.config.secrets import SecretError, SecretReference, WeakSecret, read_reference
 from gateway.config.settings import WebhookSettings
 from tenancy.keys import Pepper
 
 PEPPER_BYTES: Final = 32
-MAX_SECRET_BYTES: Final = 4096
 MIN_TOKEN_CHARS: Final = 24
 """Shortest admin token: 24 hexadecimal characters are 96 bits, too many to guess over a network."""
 
@@ -28,35 +27,6 @@ LOST_PEPPER: Final = (
     "If it is lost, every key has to be made again or rotated: start once with `tidegate serve --new-pepper`, and until then every key is "
     "refused."
 )
-
-
-class SecretError(Exception):
-    """A secret cannot be read; the message names it and the remedy, and never contains it."""
-
-
-class WeakSecret(SecretError):
-    """The secret exists and is too weak."""
-
-
-def read_reference(reference: SecretReference, base_dir: Path, environ: Mapping[str, str]) -> str:
-    """The secret behind `{file: …}` or `{env: …}`, stripped of surrounding white space.
-
-    Raises:
-        SecretError: the secret is missing, empty or too long.
-    """
-    if reference.env is not None:
-        value = environ.get(reference.env, "").strip()
-        source = f"environment variable {reference.env}"
-    else:
-        path = base_dir / str(reference.file)
-        source = f"file {path}"
-        try:
-            value = path.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SecretError(f"{source} cannot be read ({type(error).__name__}); create it, readable by this user only") from None
-    if not value or len(value) > MAX_SECRET_BYTES:
-        raise SecretError(f"{source} is {'empty' if not value else 'too long'}; it should hold one secret")
-    return value
 
 
 def read_pepper(settings: Settings, *, anew: bool = False) -> Pepper:

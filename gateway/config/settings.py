@@ -26,9 +26,10 @@ from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
 from gateway.config.pools import PoolSettings, Region, checked_networks
 from gateway.config.secrets import File, SecretReference, SecretSettings
 from gateway.placement.pool_state import DEFAULT_INDEX_BLOCKS
+from gateway.placement.shared_dispatches import MAX_BYTES_PER_S
+from routing.fair_queue import QueueBounds
 from tenancy.accounts import DirectoryBounds
 from tenancy.counter_url import CounterUrl, StoreKind, parse_counter_url
-from tenancy.fair_queue import QueueBounds
 from tenancy.limits import MOST_LABELS
 
 USUAL_QUEUE: Final = QueueBounds()
@@ -82,6 +83,27 @@ class RoutingSettings(Strict):
         le=100_000_000,
         description="Size of each worker's prefix index over all backends, in blocks of 64 prompt tokens; about 100 bytes a block. "
         "Beyond it, the least recently used blocks are forgotten.",
+    )
+    index_file: File | None = Field(
+        default="tidegate-index",
+        description="File, relative to the settings file, in which a gateway that ends leaves what it assumes of engines' caches, for a "
+        "start within 15 minutes; null for none.",
+    )
+    share_dispatches: bool = Field(
+        default=True,
+        description="Whether workers tell each other which prompts they send where (as keyed hashes), for engines whose KV "
+        "events do not tell it.",
+    )
+    share_between_hosts: bool = Field(
+        default=True,
+        description="Whether gateways that share a counter store tell each other over it (pub/sub) what their workers tell each other on a "
+        "host: their load on each backend, and their prompts where `share_dispatches` is on.",
+    )
+    share_bytes_per_s: int = Field(
+        default=MAX_BYTES_PER_S,
+        ge=4096,
+        le=100_000_000,
+        description="Most bytes a second that a worker tells each of the others, 8 for a block of 64 tokens; what is beyond is not told.",
     )
 
 
@@ -289,14 +311,18 @@ class EngineSettings(Strict):
         description="Open connections to one backend, per worker; further requests are refused or go to other backends.",
     )
     lora_load_s: Seconds = Field(default=30.0, description="Longest wait for an adapter to be loaded before its request is sent.")
-    poll_s: Seconds = Field(default=1.0, description="Time between two health checks of each engine.")
+    poll_s: Seconds = Field(
+        default=1.0,
+        description="Time between two health checks of each engine; four times as long for an engine that is well while nobody asks its "
+        "pool.",
+    )
     register_networks: Annotated[list[str], AfterValidator(checked_networks)] = Field(
         default=["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
         max_length=100,
         description="Networks in which backends from DNS or the admin port may be. Link-local and cloud-metadata addresses are never "
         "allowed.",
     )
-    signals_s: Seconds = Field(default=0.1, description="Time between two reads of each engine's load; every worker reads it.")
+    signals_s: Seconds = Field(default=0.1, description="Time between two reads of each engine's load, while requests come.")
 
 
 class DrainSettings(Strict):
@@ -316,6 +342,11 @@ class LogSettings(Strict):
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Lowest level of the process's log (stderr).")
     access: bool = Field(default=True, description="Whether to write the access log: one JSON line per request (stdout).")
     end_user: bool = Field(default=False, description="Whether the access log names the end users (`user`) that requests or tokens name.")
+    prompt_chain: bool = Field(
+        default=True,
+        description="Whether the access log has, of each prompt that was read for routing, keyed hashes of its beginnings (at most 64, "
+        "another key for each tenant) and of its conversation: with them `tidegate simulate` replays which prompts share what.",
+    )
 
 
 class Settings(Strict):
@@ -413,6 +444,17 @@ class Settings(Strict):
         url = self.stores.sql
         file = sqlite_file(url)
         return f"sqlite:///{(self._base_dir / file).resolve()}" if file else url
+
+    @property
+    def index_file(self) -> Path | None:
+        """The file with the prefix index of the gateway before; None for none."""
+        name = self.routing.index_file
+        return self._base_dir / name if name is not None else None
+
+    @property
+    def tells_hosts(self) -> bool:
+        """Whether this gateway and those of other hosts tell each other what they send: they share a store, and it is not switched off."""
+        return self.routing.share_between_hosts and self.counter_url.kind in (StoreKind.SINGLE, StoreKind.SENTINEL, StoreKind.CLUSTER)
 
     @property
     def counter_url(self) -> CounterUrl:

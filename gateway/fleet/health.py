@@ -24,6 +24,7 @@ from domain.clock import Clock, Rng
 from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
 from gateway.fleet.loops import Loops, all_over, closed, ended
+from gateway.fleet.shared_polls import SharedPolls
 from gateway.placement.pool_state import PoolStates
 from routing.fleet import Availability, Backend
 from routing.warmth import SLOW_START_S
@@ -243,15 +244,34 @@ CHECKS: Final = ""
 """Stands in the place of a pool's name in the keys of the loops that check lost backends; no pool has this name."""
 
 
-class FleetWatch:
-    """Polls every backend every `every_s` seconds, jittered so that gateways do not march in step."""
+REST_TIMES: Final = 4
+"""Pauses between two polls of a backend that is well while nobody asks its pool. A failed poll or a request ends that."""
 
-    def __init__(self, live: Live, every_s: float, clock: Clock, rng: Rng, loras: LoraLoader | None = None) -> None:
+
+class FleetWatch:
+    """Polls every backend every `every_s` seconds, jittered so that gateways do not march in step.
+
+    Args:
+        at_rest: whether nobody asks a pool at the moment.
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        every_s: float,
+        clock: Clock,
+        rng: Rng,
+        loras: LoraLoader | None = None,
+        at_rest: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._live = live
         self._loras = loras
         self._every_s = every_s
         self._clock = clock
         self._rng = rng
+        self._at_rest = at_rest
+        self.shared: SharedPolls | None = None
+        """Where several workers of the host poll an engine once."""
         self._polls: dict[tuple[str, str], Poll] = {}
         self._upstreams: dict[tuple[str, str], Upstream] = {}
         self._polled: set[tuple[str, str]] = set()
@@ -273,6 +293,8 @@ class FleetWatch:
         key = (pool, backend_id)
         self._polls.pop(key, None)
         self._polled.discard(key)
+        if self.shared is not None:
+            self.shared.forget(backend_id)
         loops = all_over(self._loops.drop(key), self._loops.drop((CHECKS, backend_id)))
         return closed(loops, self._upstreams.pop(key, None))
 
@@ -306,22 +328,46 @@ class FleetWatch:
         contacts.found(backend_id)
 
     async def _poll_on(self, key: tuple[str, str]) -> None:
-        if key not in self._polled:
-            await self._poll(key)  # the backend joined a moment ago
+        well = key in self._polled or await self._poll(key)  # else the backend joined a moment ago
+        turns = 0
         while True:
             await asyncio.sleep(self._every_s * (0.75 + 0.5 * self._rng.random()))
-            await self._poll(key)
+            turns += 1
+            if self._due(key, well, turns):
+                well, turns = await self._poll(key), 0
 
-    async def _poll(self, key: tuple[str, str]) -> None:
+    def _due(self, key: tuple[str, str], well: bool, turns: int) -> bool:
+        """Whether this worker is to poll a backend now, which was well or not `turns` pauses ago. A pool that is asked again is polled at
+        the end of the next pause."""
         pool, backend_id = key
-        adapters = self._loras.adapters_on(pool, backend_id) if self._loras is not None and pool in self._loras.pool_adapters else None
+        if self.shared is not None and not self._has_adapters(pool) and self.shared.covered_s(backend_id):
+            return False  # another worker polls it for this one too
+        return not well or turns >= REST_TIMES or not self._at_rest(pool)
+
+    def _has_adapters(self, pool: str) -> bool:
+        return self._loras is not None and pool in self._loras.pool_adapters
+
+    async def _poll(self, key: tuple[str, str]) -> bool:
+        """Poll a backend, and tell the other workers; returns whether it was well."""
+        pool, backend_id = key
+        adapters = self._loras.adapters_on(pool, backend_id) if self._loras is not None and self._has_adapters(pool) else None
         changes = adapters.changes if adapters is not None else 0
         polled = await self._polls[key]()
         if key not in self._polls:
-            return  # the backend left meanwhile
+            return False  # the backend left meanwhile
         self._polled.add(key)
         if adapters is not None and polled.loras is not None:
             adapters.reported(polled.loras, changes)
+        self.take(pool, backend_id, polled)
+        well = not polled.reason
+        if self.shared is not None and adapters is None:
+            self.shared.tell(pool, backend_id, 1.25 * self._every_s * (REST_TIMES if well and self._at_rest(pool) else 1), polled)
+        return well
+
+    def take(self, pool: str, backend_id: str, polled: PollResult) -> None:
+        """Take the result of a poll, of this worker or of another one of the host."""
+        if (pool, backend_id) not in self._polls:
+            return  # the backend left meanwhile
         if polled.names and not polled.reason:
             self._live.names[backend_id] = polled.names
             if polled.context_tokens is not None:

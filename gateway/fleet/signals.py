@@ -1,6 +1,9 @@
 """Reads the metrics of every engine several times a second, and joins them with the load reports that engines push.
 
-`SignalWatch` runs one loop per backend. When a reading fails the last one stays in place, with its age; deciders look at the age.
+`SignalWatch` runs one loop per backend. While a pool is at rest (`gateway.placement.rest`) its loops read every `REST_EVERY_S`, so
+that an idle gateway costs next to nothing, its engines too; the first request after a rest has all of them read at once. Several workers of
+a host read an engine once (`gateway.fleet.shared_signals`). When a reading
+fails the last one stays in place, with its age; deciders look at the age.
 
 `SignalBoard` joins the two sources, and is the only writer of `live.signals` and of the engines' own load in the routing load tables. While
 pushed reports come, running and waiting requests are taken from them; when they stop, from the last reading again, at its age.
@@ -21,7 +24,8 @@ from domain.clock import Clock, Rng
 from gateway.deps import Live
 from gateway.fleet.health import note_signals
 from gateway.fleet.loops import Loops, closed
-from gateway.placement.pool_state import PoolStates
+from gateway.fleet.shared_signals import SharedSignals
+from gateway.placement.pool_state import PoolState, PoolStates
 
 
 class SignalBoard:
@@ -50,6 +54,10 @@ class SignalBoard:
     def restarted(self, backend: str) -> None:
         """Forget the cache contents of a backend whose counters show that its process is a new one."""
         self._pool_states.restarted(backend)
+
+    def pool_of(self, backend: str) -> PoolState | None:
+        """The routing state of the pool that the backend is in; None once it has left."""
+        return self._pool_states.of(backend)
 
     def unread(self, backend: str) -> None:
         """Drop the reading of a backend whose metrics are read no more."""
@@ -113,6 +121,10 @@ PUSHED_EVERY_S: Final = 1.0
 counters, which show restarts, progress and rates, all over seconds."""
 
 
+REST_EVERY_S: Final = 1.6
+"""The usual time between readings while nobody asks. With its jitter of a quarter a reading is never as old as `pool_state.STALE_S`."""
+
+
 def pause_s(every_s: float, took_s: float, draw: float) -> float:
     """Seconds between a reading that took `took_s` and the next one.
 
@@ -135,6 +147,10 @@ class SignalWatch:
         self._upstreams: dict[str, Upstream] = {}
         self._trouble: dict[str, str] = {}
         self._loops: Loops[str] = Loops()
+        self._resting: dict[str, asyncio.Future[bool]] = {}
+        """By pool: done with the first request after a rest; true where this worker has it."""
+        self.shared: SharedSignals | None = None
+        """Where several workers of the host read an engine once."""
 
     def add(self, backend: str, read: Read, upstream: Upstream | None = None) -> None:
         """Read one more backend, at once when `run` runs. `upstream` is closed when the backend leaves."""
@@ -147,6 +163,8 @@ class SignalWatch:
         """Stop reading a backend at once; the awaitable that is returned ends when its connections are closed."""
         self._reads.pop(backend, None)
         self._trouble.pop(backend, None)
+        if self.shared is not None:
+            self.shared.forget(backend)
         self._signal_board.unread(backend)
         return closed(self._loops.drop(backend), self._upstreams.pop(backend, None))
 
@@ -155,8 +173,49 @@ class SignalWatch:
         await self._loops.run()
 
     async def _read_on(self, backend: str) -> None:
+        asked = False
         while True:
-            await asyncio.sleep(await self.read_once(backend))
+            covered_s = 0.0 if asked or self.shared is None else self.shared.covered_s(backend)
+            seconds = covered_s or await self.read_once(backend)
+            asked = await self.pause(backend, seconds)
+
+    async def pause(self, backend: str, seconds: float) -> bool:
+        """Wait before the next reading: so many seconds, or longer where the pool is at rest and until it is asked. Returns whether a
+        request of this worker has ended the rest: then the engine is to be read here, whoever reads it otherwise."""
+        pool_state, now = self._signal_board.pool_of(backend), self._clock()
+        if pool_state is None or not pool_state.rest.at_rest(now):
+            if pool_state is not None and self.shared is not None and pool_state.rest.asked_here(now):
+                self.shared.asked(pool_state.name)
+            await asyncio.sleep(seconds)
+            return False
+        pool_state.rest.on_asked = partial(self._wake, pool_state.name)
+        asked = self._resting.get(pool_state.name)
+        if asked is None:
+            asked = self._resting[pool_state.name] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([asked], timeout=max(seconds, pause_s(REST_EVERY_S, 0.0, self._rng.random())))
+        return asked.done() and asked.result()
+
+    def _wake(self, pool: str, here: bool) -> None:
+        asked = self._resting.pop(pool, None)
+        if asked is not None:
+            asked.set_result(here)
+        if here and self.shared is not None:
+            self.shared.asked(pool)
+
+    def take(self, backend: str, signals: Signals, asked_at: float) -> None:
+        """Take a reading of the engine's metrics, of this worker's or of another one of the host, unless the last one is newer."""
+        if backend not in self._reads:
+            return  # the backend left meanwhile
+        live = self._live
+        before = self._signal_board.last_read(backend)
+        if before is not None and before.read_at > signals.read_at:
+            return
+        self._signal_board.read(backend, signals, asked_at)
+        live.prefill[backend] = measured(live.prefill.get(backend), signals)
+        is_new_process = before is not None and restarted(before, signals)
+        note_signals(live, backend, signals, self._clock(), restarted=is_new_process)
+        if is_new_process:
+            self._signal_board.restarted(backend)
 
     async def read_once(self, backend: str) -> float:
         """Read a backend once; returns the seconds until the next reading. Trouble is logged when it begins, changes or ends, not
@@ -164,6 +223,7 @@ class SignalWatch:
         # taken before the request: the engine counts at some moment between asking and answering, and to count a request twice is
         # safer than not at all
         asked_at = self._clock()
+        read: Signals | None = None
         try:
             signals = await self._reads[backend]()
         except (FetchError, ValueError) as error:
@@ -173,14 +233,8 @@ class SignalWatch:
         else:
             if backend not in self._reads:
                 return self._every_s  # the backend left meanwhile
-            live = self._live
-            before = self._signal_board.last_read(backend)
-            self._signal_board.read(backend, signals, asked_at)
-            live.prefill[backend] = measured(live.prefill.get(backend), signals)
-            is_new_process = before is not None and restarted(before, signals)
-            note_signals(live, backend, signals, self._clock(), restarted=is_new_process)
-            if is_new_process:
-                self._signal_board.restarted(backend)
+            self.take(backend, signals, asked_at)
+            read = signals
             trouble = f"no series for {', '.join(signals.missing)}: taken for unknown" if signals.missing else ""
         if trouble != self._trouble.get(backend, ""):
             self._trouble[backend] = trouble
@@ -189,4 +243,13 @@ class SignalWatch:
             else:
                 log.info("signals complete", backend=backend)
         every_s = max(self._every_s, PUSHED_EVERY_S) if self._signal_board.is_pushed(backend) else self._every_s
-        return pause_s(every_s, self._clock() - asked_at, self._rng.random())
+        took_s = self._clock() - asked_at
+        seconds = pause_s(every_s, took_s, self._rng.random())
+        if read is not None and self.shared is not None:
+            # at rest too: what is longer than the pause of a rest is a reading that does not come
+            self.shared.tell(backend, asked_at, 2 * took_s + max(seconds, self._rest_s(backend)), read)
+        return seconds
+
+    def _rest_s(self, backend: str) -> float:
+        pool_state = self._signal_board.pool_of(backend)
+        return 1.25 * REST_EVERY_S if pool_state is not None and pool_state.rest.at_rest(self._clock()) else 0.0

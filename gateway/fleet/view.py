@@ -12,8 +12,8 @@ from backends.breaker import BreakerState as Breaker
 from backends.kv.blocks import least
 from domain.membership import SourceState
 from gateway.deps import Deps
-from gateway.placement.concurrency import LimitView
-from gateway.process.snapshots import BackendState, WorkerSnapshot
+from gateway.placement.backend_state import BackendState, LimitView
+from gateway.process.snapshots import WorkerSnapshot
 from gateway.wiring.fleet import FleetParts
 from routing.fleet import Availability as BackendIs
 from routing.fleet import Backend

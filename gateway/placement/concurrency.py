@@ -22,6 +22,7 @@ import structlog
 from backends.concurrency_limit import Heard, LimitBounds, Limiter
 from backends.signals import Signals
 from domain.clock import Clock
+from gateway.placement.backend_state import LimitView
 from routing.load import Charge, LoadTable
 from tenancy.ports import CountersAway, Presence
 
@@ -38,17 +39,6 @@ class ReplicaShare(msgspec.Struct, frozen=True):
     """Processes that send to the pool, this one included; 0: unknown."""
     rank: int = 0
     """The place of this process among them, from 0; it decides which processes get the remainder of a division."""
-
-
-class LimitView(msgspec.Struct, frozen=True):
-    """The concurrency limit of one backend, for display."""
-
-    requests: float
-    """Requests that the whole engine is assumed to bear."""
-    tokens: float | None
-    """Uncached prompt tokens that the whole engine is assumed to bear; None while unknown."""
-    own: float
-    """Requests that this worker may have in flight there; the sum where several workers are joined."""
 
 
 ALONE: Final = ReplicaShare()

@@ -19,6 +19,7 @@ CLOSE: Final = {
     "session": "costs nearly the same; the conversation stays where its last turn was",
     "match": "costs nearly the same; the other holds more of the prompt",
     "fewest requests": "costs nearly the same; the other has fewer requests",
+    "rendezvous": "is as good; prompts that begin like this one go to the other",
     "dice": "is as good; the dice took the other",
     "explored": "costs no more; the other was tried to measure it",
 }
@@ -117,6 +118,8 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a hit, seconds since the answer was made."""
     ended: Ended | None = None
     """How the request ended; None while it runs, and where its worker ended first."""
+    rested_s: float = 0.0
+    """Seconds without requests before this one, where the pool was at rest: its engines' load was read up to two seconds before."""
     guards: str = ""
     """What guard rules said, in words, once the request has ended; empty without any."""
 
@@ -153,8 +156,10 @@ DECIDED: Final = {
     "session": "the conversation stays where its last turn was",
     "match": "the chosen one holds more of the prompt",
     "fewest requests": "the chosen one has fewer requests",
+    "rendezvous": "prompts that begin like this one go to the chosen one",
     "dice": "drawn at random",
     "explored": "tried to measure it",
+    "room": "the chosen one has room, and there was no time left to wait for the better one",
 }
 """What decided in favour of the chosen backend among nearly equal ones, by `Route.why`."""
 
@@ -208,9 +213,8 @@ TERM_WORDS: Final = {
     "prefill_s": "to read the prompt",
     "adapter_s": "to load the adapter",
     "decode_s": "to generate the answer",
-    "others_s": "for the answers that it slows down",
+    "recompute_s": "for computing what another backend has cached",
     "memory_s": "for want of memory",
-    "leaving_s": "because it is about to leave",
     "late_s": "for missing the promised time",
     "load_s": "for its load",
     "evict_s": "for the cache that it would lose",
@@ -289,6 +293,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
     cache: str = ""
     cache_age_s: float = 0.0
     guards: str = ""
+    rested_s: float = 0.0
     ended: Ended | None = None
     taken: bool = False
     """Whether it has been taken for writing to disk, so that a fact that comes later needs another writing."""
@@ -341,9 +346,14 @@ class Decision(msgspec.Struct, gc=False, eq=False):
             cache=self.cache,
             cache_age_s=self.cache_age_s,
             ended=self.ended,
+            rested_s=self.rested_s,
             guards=self.guards,
         )
         words = reason(explained) if route.policy else _not_placed(explained)
+        if route.others:
+            words += f"; {route.others} more cannot be better by their load, and were not compared"
+        if self.rested_s:
+            words += f"; the first after {self.rested_s:.0f} s without requests, by the load of up to two seconds before"
         return msgspec.structs.replace(explained, reason=words)
 
 

@@ -5,12 +5,14 @@ attempts: how far to trust each backend's cache state, how fast engines are, how
 """
 
 from asyncio import TimerHandle
+from math import inf
 from typing import Final
 
 from domain.ask import Ask
 from gateway.deps import Deps
 from gateway.placement.place import Placement
 from gateway.story import Story
+from routing.calibration import NO_BATCH, DecodeBatch, batch_on, decode_sample
 from routing.disaggregation import Shared, reserve
 from routing.fleet import Backend
 from routing.ports import UNMATCHED
@@ -35,14 +37,17 @@ class InFlight:
         "_first_token_seen",
         "_load_table",
         "_prediction",
+        "_shared",
         "_tenant",
         "_tenant_shares",
+        "_told",
         "_uncached",
         "at",
         "backend",
         "batch_at_begin",
         "charge",
         "ended",
+        "interference_s",
         "limiter",
         "queued",
         "queued_ctx",
@@ -60,7 +65,9 @@ class InFlight:
         """Uncached tokens that were queued on the backend before this attempt."""
         self.queued_ctx = load_table.queue_ctx[row]
         """The sum of the contexts that those tokens attend to."""
-        self.batch_at_begin = (0.0, 0.0)
+        self.interference_s = load_table.interference_s(row, uncached)
+        """Seconds that decode steps there were expected to add to the time to its first token."""
+        self.batch_at_begin = NO_BATCH
         """`batch()` at the first token."""
         self.ended = False
         self._tenant_shares = placement.pool_state.tenant_shares
@@ -77,9 +84,11 @@ class InFlight:
         self._before = load_table.loads[row].unbegun_tokens
         self._uncached = uncached if placement.adapter is None else 0.0  # the load time of an adapter says nothing about the engine
         self._begin_timer: TimerHandle | None = None
-        if not stream and uncached >= LONG_PREFILL_TOKENS:
+        if not stream and (uncached >= LONG_PREFILL_TOKENS or (self.limiter is None and load_table.hold_s < inf)):
             self._begin_timer = deps.loop.call_later(_ttft_s(placement, row, uncached), self._assume_begun)
         self._prediction = deps.pool_states.index.predict(backend_id, request.chain, now) if request.chain else None
+        self._shared = deps.shared_dispatches if request.chain else None
+        self._told = self._shared.sent(backend_id, request) if self._shared is not None else 0
         placement.pool_state.recovery.sent_tokens += uncached
         self.charge = load_table.charge(backend_id, uncached, uncached + request.output_tokens, now, request.prompt_tokens - uncached)
         if not stream and self._begin_timer is None and self.limiter is not None:
@@ -95,6 +104,8 @@ class InFlight:
         now = self._deps.clock()
         if self.limiter is not None and self._uncached and not self._first_token_seen:
             self.limiter.began(self._uncached, self._before, now - self.at)
+        if self._told and self._shared is not None and not self._first_token_seen:
+            self._shared.begun(self._told)
         self._first_token_seen = True
         self._load_table.begun(self.charge)
         self.batch_at_begin = self.batch()
@@ -103,11 +114,13 @@ class InFlight:
             if self._by_tokens:
                 self._deps.pool_states.prompt_answered(self.charge.id, self._chain, now)
 
-    def batch(self) -> tuple[float, float]:
-        """Sequences in the backend's batch, and tokens in their contexts."""
-        load_table = self._load_table
-        row = load_table.row_of[self.backend]
-        return load_table.running[row], load_table.kv_tokens[row]
+    def batch(self) -> DecodeBatch:
+        """The backend's batch now."""
+        return batch_on(self._load_table, self._load_table.row_of[self.backend])
+
+    def decode_sample(self, steps: float, seconds: float) -> tuple[float, float, float, float]:
+        """What the answer says of a decode step, when it ends."""
+        return decode_sample(self._load_table, self._load_table.row_of[self.backend], self.batch_at_begin, steps, seconds)
 
     def _assume_begun(self) -> None:
         self._load_table.begun(self.charge)
@@ -116,6 +129,8 @@ class InFlight:
         """Release the load at the end of the attempt; idempotent. Without a first token, the predicted cache contents are withdrawn."""
         if self._tenant_shares.reserved_share and not self.ended:
             self._tenant_shares.request_over(self._tenant, self._deps.clock())
+        if self._told and self._shared is not None and not self._first_token_seen and not self.ended:
+            self._shared.failed(self._told)
         self.ended = True
         if self._begin_timer is not None:
             self._begin_timer.cancel()
@@ -157,11 +172,9 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
     attempt = story.attempt
     usage, first, last = attempt.usage, attempt.first_event_at, attempt.last_event_at
     steps = usage.completion_tokens / ask.sequences - 1 if usage is not None and ask.sequences else 0.0
-    step_s: float | None = None
-    if steps >= MIN_STEPS and first is not None and last is not None and last > first:
-        step_s = (last - first) / steps
-    if in_flight.limiter is not None and ask.stream and step_s is not None:
-        in_flight.limiter.ended(step_s)
+    decode_s = last - first if steps >= MIN_STEPS and first is not None and last is not None and last > first else 0.0
+    if in_flight.limiter is not None and ask.stream and decode_s:
+        in_flight.limiter.ended(decode_s / steps)
     if len(placement.pool.up) == 1:
         return
     prompt, request = placement.prompt, placement.request
@@ -181,16 +194,17 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
             deps.lengths.note(request.tenant, placement.answers_like, template, per_sequence, ask.max_output_tokens)
     if ask.stream and placement.adapter is None and first is not None:  # with an adapter, the time may include its load
         cached = attempt.cached if attempt.cached is not None else placement.held_tokens(in_flight.backend)
-        _calibrate(in_flight, prompt_tokens, cached, first - in_flight.at, step_s, deps)
+        _calibrate(in_flight, prompt_tokens, cached, first - in_flight.at, (steps, decode_s), deps)
 
 
-def _calibrate(in_flight: InFlight, prompt_tokens: int, cached: float, ttft_s: float, step_s: float | None, deps: Deps) -> None:
-    """Give the backend's latency model one sample: its time to first token, and the mean time of a decode step."""
+def _calibrate(in_flight: InFlight, prompt_tokens: int, cached: float, ttft_s: float, decoded: tuple[float, float], deps: Deps) -> None:
+    """Give the backend's latency model one sample: its time to first token, and the decode steps and seconds of its answer (0: unknown)."""
     calibration = deps.pool_states.calibration_to_train(in_flight.backend)
     if calibration is None:
         return
-    calibration.first_token(max(1.0, prompt_tokens - cached), (prompt_tokens + cached) / 2, in_flight.queued, ttft_s, in_flight.queued_ctx)
-    if step_s is not None:
-        first, last = in_flight.batch_at_begin, in_flight.batch()
-        calibration.step((first[0] + last[0]) / 2, (first[1] + last[1]) / 2, step_s)
+    uncached, ctx = max(1.0, prompt_tokens - cached), (prompt_tokens + cached) / 2
+    calibration.first_token(uncached, ctx, in_flight.queued, ttft_s, in_flight.queued_ctx, in_flight.interference_s)
+    steps, decode_s = decoded
+    if decode_s:
+        calibration.step(*in_flight.decode_sample(steps, decode_s))
     deps.pool_states.learned(in_flight.backend, calibration)

@@ -18,6 +18,7 @@ from domain.clock import Rng
 from domain.faults import Fault, Kind
 from gateway.deps import Deps
 from gateway.placement.pool_state import PoolState, session_of
+from gateway.placement.rest import AT_REST_S
 from gateway.prompt.count import BUDGET_S
 from gateway.prompt.reader import Prompt
 from gateway.queue.waiter import Reserved
@@ -27,7 +28,7 @@ from policies.routing_choice import Routing
 from routing.fleet import Pool
 from routing.output_length import PRIOR
 from routing.policy_instance import PolicyInstance
-from routing.ports import UNMATCHED, Adapters, Circumstances, RoutingRequest
+from routing.ports import UNMATCHED, Adapters, Circumstances, Held, RoutingRequest
 from routing.registry import POLICIES
 from routing.residency import with_adapter
 from routing.room import FULL
@@ -103,6 +104,8 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     reserved: Reserved | None = None
     """The load that the queue reserved on the first backend of the route when it dispatched the request, so that no other request takes
     the capacity before the request is sent."""
+    rested_s: float = 0.0
+    """Seconds since the pool's request before this one, where its engines were read less often meanwhile: their load is not from now."""
 
     def give_back(self) -> None:
         """Release the load that the queue reserved, if the request waited: nothing will be sent to that backend, or another reservation
@@ -161,20 +164,26 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
         deps.region,
         prompt.by_tokens if prompt is not None else True,
     )
+    circumstances = circumstances_of(request, pool, adapter, deps)
+    rest, now, rested_s = pool_state.rest, circumstances.now, 0.0
+    if now - rest.asked_at > AT_REST_S:
+        rested_s = rest.asked(now)
+    rest.asked_at = now
     return Placement(
         pool,
         pool_state,
         pool_state.policy_instances.get(routing.key) or pool_state.policy_instance(routing),
         request,
-        circumstances_of(request, pool, adapter, deps),
+        circumstances,
         UNDECIDED,
         adapter,
         prompt,
         answers_like,
+        rested_s=rested_s,
     )
 
 
-def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | None, deps: Deps) -> Circumstances:
+def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | None, deps: Deps, held: Held = Held.WAIT) -> Circumstances:
     """The inputs of a routing decision that change with time. Each absent subject costs one comparison: no prompt, no conversation, no
     adapter, every breaker closed, no capacity reserved for other tenants, every backend reached, no outage lately."""
     now = deps.clock()
@@ -197,16 +206,22 @@ def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | Non
         adapters,
         shut,
         shares.usable_share(request.tenant, now) if shares.reserved_share else 1.0,
+        held,
         paused,
     )
 
 
-def decide(placement: Placement, deps: Deps, rng: Rng) -> Placement:
+def decide(placement: Placement, deps: Deps, rng: Rng, held: Held = Held.WAIT) -> Placement:
     """Route the request on the current fleet, by its policy. Never suspends, reserves nothing and remembers nothing, so a request that
-    waits is routed again whenever there may be capacity for it."""
+    waits is routed again whenever there may be capacity for it.
+
+    Args:
+        held: what it does where its best backend has enough to do for now.
+    """
     pool = deps.live.fleet.pools[placement.pool.name]
-    circumstances = circumstances_of(placement.request, pool, placement.adapter, deps)
+    circumstances = circumstances_of(placement.request, pool, placement.adapter, deps, held)
     route = place(placement.request, pool, placement.pool_state.load_table, placement.policy_instance, circumstances, rng)
+    placement.pool_state.rest.asked_at = circumstances.now
     placement = msgspec.structs.replace(placement, pool=pool, circumstances=circumstances)
     return routed(placement, route)
 

@@ -26,15 +26,17 @@ import structlog
 from backends.concurrency_limit import LimitBounds
 from backends.recovery import Recovery
 from domain.membership import NO_TRAITS, Traits
-from gateway.placement.concurrency import ConcurrencyLimits
+from gateway.placement.concurrency import ConcurrencyLimits, ReplicaShare
+from gateway.placement.rest import PoolRest
 from policies.routing_choice import Routing
 from routing.calibration import Calibration
 from routing.fleet import Pool
-from routing.load import NO_FACTS, PRIORS, UNKNOWN_RATES, BackendFacts, LoadTable, Rates
+from routing.load import NO_FACTS, BackendFacts, LoadTable
 from routing.policy_instance import PolicyInstance
 from routing.prefix.chain import BLOCK_TOKENS
 from routing.prefix.index import PrefixIndex
 from routing.prefix.trust import EventCheck, Trusts
+from routing.rates import PRIORS, UNKNOWN_RATES, Rates
 from routing.room import HEADROOM
 
 MAX_SESSIONS: Final = 50_000
@@ -181,6 +183,10 @@ class PoolDefaults(msgspec.Struct, frozen=True):
     """The bounds of each backend's concurrency limit; None for no limits."""
     kept_free: float = HEADROOM
     """The share of engines' capacity that is reserved for tenants with little in flight."""
+    hold_s: float = inf
+    """Seconds of unbegun prompts that may wait in an engine, of all processes together; infinite for no bound."""
+    step_tokens: int = 2048
+    """Most tokens of an engine's step."""
 
 
 NO_DEFAULTS: Final = PoolDefaults()
@@ -188,7 +194,9 @@ NO_DEFAULTS: Final = PoolDefaults()
 
 def facts_of(traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> BackendFacts:
     """The facts of a backend; `NO_FACTS` itself where there are none, which costs a decision nothing."""
-    facts = BackendFacts(traits.max_in_flight, traits.context_tokens or defaults.context_tokens, traits.price, traits.region)
+    facts = BackendFacts(
+        traits.max_in_flight, traits.context_tokens or defaults.context_tokens, traits.price, traits.region, defaults.step_tokens
+    )
     return NO_FACTS if facts == NO_FACTS else facts
 
 
@@ -227,7 +235,7 @@ engine."""
 class PoolState:
     """The routing state of one pool."""
 
-    __slots__ = ("load_table", "name", "policy_instances", "recovery", "sessions", "tenant_shares")
+    __slots__ = ("load_table", "name", "policy_instances", "recovery", "rest", "sessions", "tenant_shares")
 
     def __init__(self, name: str, kept_free: float = HEADROOM) -> None:
         self.name = name
@@ -238,6 +246,7 @@ class PoolState:
         self.sessions = Sessions()
         self.policy_instances: dict[str, PolicyInstance] = {}
         """By `Routing.key`; filled by `policy_instance`."""
+        self.rest = PoolRest(self.load_table)
 
     def policy_instance(self, routing: Routing) -> PolicyInstance:
         """The policy instance of a routing setting, with its memory. Tenants with equal settings share one instance: its memory is about
@@ -288,17 +297,24 @@ class PoolStates(dict[str, PoolState]):
     Args:
         pools: the defaults of each pool's backends, by pool.
         index_blocks: bound of the prefix index, in blocks.
+        generation: of the chains in the index; those of other processes with the same one are comparable (`routing.prefix.chain`).
     """
 
-    def __init__(self, pools: Mapping[str, PoolDefaults], index_blocks: int = DEFAULT_INDEX_BLOCKS) -> None:
+    def __init__(self, pools: Mapping[str, PoolDefaults], index_blocks: int = DEFAULT_INDEX_BLOCKS, generation: int = 0) -> None:
         super().__init__({name: PoolState(name, defaults.kept_free) for name, defaults in pools.items()})
         self.index = PrefixIndex(index_blocks)
         self.index_bound = index_blocks
+        self.generation: Final = generation
         self.trusts = Trusts()
         self.limits = ConcurrencyLimits()
         self._calibrations: dict[str, Calibration] = {}
         self._answers = 0
         self._defaults = dict(pools)
+        for name, defaults in pools.items():
+            self[name].load_table.set_hold(defaults.hold_s)
+        self._processes: dict[str, int] = {}
+        """Processes that send to the pool's backends, by pool, where that is known."""
+        self._siblings = 0
         self._of: dict[str, PoolState] = {}
         self._sources: dict[str, _Source] = {}
 
@@ -318,6 +334,23 @@ class PoolStates(dict[str, PoolState]):
         log.info("routing facts", pool=pool, backend=backend_id, **effective(facts, traits, defaults))
         self._sources[backend_id] = _Source()
         self._size(backend_id, self._sources[backend_id])
+
+    def set_share(self, pool: str, share: ReplicaShare) -> None:
+        """Set this process's share of a pool's engines: of their concurrency limits, and of the prompts that may wait in them."""
+        self.limits.set_share(pool, share)
+        self._processes[pool] = share.processes
+        self._set_hold(pool)
+
+    def set_siblings(self, count: int) -> None:
+        """Set how many other workers, of this host and of others, tell of their load: the prompts that may wait in an engine are theirs and
+        this process's together."""
+        self._siblings = count
+        for pool in self:
+            self._set_hold(pool)
+
+    def _set_hold(self, pool: str) -> None:
+        parts = self._processes.get(pool, 1) / (1 + self._siblings)
+        self[pool].load_table.set_hold(self._defaults[pool].hold_s / max(1.0, parts))
 
     def configure(self, backend_id: str, traits: Traits) -> None:
         """Change the configured facts of a backend. Its measured speed stays; a new prior applies when it joins again."""

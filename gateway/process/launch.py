@@ -8,6 +8,7 @@ any other: restarted with the same back-off, counted in the same metric, and nev
 import asyncio
 import contextlib
 import gc
+import importlib
 import os
 import random
 import selectors
@@ -23,7 +24,8 @@ import structlog
 
 from gateway.admin.app import PoolShown, admin_main
 from gateway.config.load import ConfigError, Settings, load_settings, load_settings_again
-from gateway.config.read_secrets import SecretError, read_admin_token, read_every_secret, read_hook_secrets, read_pepper
+from gateway.config.read_secrets import read_admin_token, read_every_secret, read_hook_secrets, read_pepper
+from gateway.config.secrets import SecretError
 from gateway.process.file_descriptors import bounded_connections
 from gateway.process.hot_restart import this_program
 from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
@@ -143,6 +145,8 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         # once, before the workers start: they only read the store, and migrating would cost each of them memory for good
         read_every_secret(settings, new_pepper=new_pepper)
         # loaded here, so that workers share the memory
+        if settings.auth.jwt:
+            importlib.import_module("jwt")
         vocabularies_for(settings)
         asyncio.run(guessed_vocabularies_for(settings))
         asyncio.run(prepare_store(settings, new_pepper=new_pepper))

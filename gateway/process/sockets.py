@@ -129,7 +129,7 @@ def keep_run_dir(path: Path, lock: int, *, temporary: bool) -> Iterator[RunDir]:
 
 def _remove_files(path: Path) -> None:
     named = [path / name for name in ("ready.json", "supervisor.json", "drains.json", "counters.sock")]
-    for file in (*path.glob("worker-*.sock"), *path.glob("kept-*.json"), *path.glob(".kept-*.partial"), *named):
+    for file in (*path.glob("worker-*.sock"), *path.glob("bus-*.sock"), *path.glob("kept-*.json"), *path.glob(".kept-*.partial"), *named):
         file.unlink(missing_ok=True)
 
 

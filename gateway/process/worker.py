@@ -27,6 +27,9 @@ from gateway.config.load import Settings
 from gateway.config.read_secrets import read_pepper
 from gateway.deps import Deps
 from gateway.fleet.adapters import RegisteredAdapters
+from gateway.fleet.shared_breakers import SharedBreakers
+from gateway.fleet.shared_polls import SharedPolls
+from gateway.fleet.shared_signals import SharedSignals
 from gateway.fleet.sources import STORE_LOOK_EVERY_S, RegisteredSource
 from gateway.fleet.view import state_of
 from gateway.http.data_port import DataPort
@@ -37,12 +40,18 @@ from gateway.http.edge.listener import DataListener
 from gateway.http.edge.per_address import AddressBounds, AddressLimits
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.explain import answers
+from gateway.placement.index_copy import COPY_LINE, COPY_WITHIN_S, copied, leave_copy, left_copy, take_copy
+from gateway.placement.shared_dispatches import SharedDispatches
+from gateway.placement.shared_load import SharedLoad
 from gateway.process.children import settle_memory
 from gateway.process.drain import Closes, drain
 from gateway.process.file_descriptors import bounded_connections
+from gateway.process.host_channel import HostChannel, host_id
+from gateway.process.sibling_bus import Sibling, SiblingBus, SiblingTopic
 from gateway.process.snapshots import IndexState, State, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
-from gateway.process.worker_link import WorkerLink, worker_socket
+from gateway.process.worker_link import WorkerLink, ask_oldest, worker_socket
+from gateway.queue.shared_service import SharedService
 from gateway.record import Record
 from gateway.request.end_revoked import RevokedAnswers
 from gateway.rollouts.watch import RolloutWatch
@@ -57,10 +66,11 @@ from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
-from gateway.wiring.limits import LimitBooks
+from gateway.wiring.limits import LimitBooks, channel_for
 from gateway.wiring.requests import deps_for
 from gateway.wiring.stores import decision_log_for, directory_watch_for, open_stores, usage_writer_for
 from policies.load import PolicyFolder
+from routing.prefix.chain import generation
 from tenancy.hold import LimitUsage
 from tenancy.limits import Group
 
@@ -151,6 +161,7 @@ class _Worker:
         self._fleet: FleetParts | None = None
         self._connections: Connections | None = None
         self._books: LimitBooks | None = None
+        self._bus: SiblingBus | None = None
         self._rollouts: RolloutWatch | None = None
         self._revoked = RevokedAnswers()
         self._detectors = GuardDetectors()
@@ -160,7 +171,7 @@ class _Worker:
         """Prepare, serve until SIGTERM, drain."""
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers()}
+        answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers(), COPY_LINE: self._copied}
         link = WorkerLink(worker_socket(Path(self._slot.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
         await link.start()
         if self._settings.log.access:
@@ -171,6 +182,8 @@ class _Worker:
             if prepared is None:
                 return  # SIGTERM came before the worker could serve
             deps, watches = prepared
+            if self._access_log is not None and self._settings.log.prompt_chain:
+                self._access_log.chain_key = generation(deps.salt_secret)
             if self._rollouts is not None:
                 answering |= self._rollouts.answers(deps.live)  # the link looks questions up in this mapping
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
@@ -180,7 +193,9 @@ class _Worker:
             self._slot.ready()
             broken = await first_to_end(stop, loops)
             self._state = "draining"
+            leaving = asyncio.create_task(self._leave_copy(deps))
             await drain(server, connections, deps, self._settings.drain, self._index)
+            await leaving
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -259,11 +274,71 @@ class _Worker:
         rollouts = self._rollouts = RolloutWatch(stores.rollouts, deps.new_id(), time.time)
         stack.push_async_callback(rollouts.close)
         await rollouts.look(deps.live)
-        limits = books.loops(deps.pool_states.limits.set_share, lambda: self._state == "draining")
+        limits = books.loops(deps.pool_states.set_share, lambda: self._state == "draining")
         registered = _looking(adapters.look, PurgeWatch(stores.purges, deps.answers.purge).look)
         loops = [*fleet.loops(), registered, *(tokens.loops() if tokens else ()), *limits]
         self._policies.follow(deps.live)
+        await self._join_siblings(deps, fleet, stack)
+        await self._take_copy(deps)
         return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]
+
+    async def _join_siblings(self, deps: Deps, fleet: FleetParts, stack: contextlib.AsyncExitStack) -> None:
+        """Open the channels to the other workers of this host and to other hosts, where there are any."""
+        me = Sibling(self._index, os.getpid())
+        shared: list[SharedBreakers | SharedDispatches | SharedLoad | SharedPolls | SharedService | SharedSignals] = []
+        if self._settings.workers > 1:
+            watch = fleet.signal_watch
+            watch.shared = SharedSignals(me, deps.pool_states, watch.take, deps.clock)
+            polls = fleet.fleet_watch
+            polls.shared = SharedPolls(me, polls.take, deps.clock)
+            shared += [SharedBreakers(deps.live, self._index, deps.clock), watch.shared, polls.shared]
+        if deps.shared_dispatches is not None:
+            shared.append(deps.shared_dispatches)
+        if deps.shared_load is not None:
+            shared += [deps.shared_load, SharedService(deps.queues)]
+        if not shared:
+            return
+        topics: list[SiblingTopic] = [*shared]
+        run_dir = Path(self._slot.run_dir)
+        hosts = None
+        if (channel := channel_for(self._settings, deps.pool_states.generation)) is not None:
+            hosts = HostChannel(channel, host_id(run_dir), me, deps.clock)
+        bus = self._bus = SiblingBus(run_dir, me, topics, deps.clock, hosts)
+        stack.push_async_callback(bus.close)
+        for topic in shared:
+            topic.tell_soon = bus.tell_soon
+        try:
+            await bus.start()
+        except OSError as error:
+            log.warning("this worker and the others tell each other nothing", reason=str(error))
+
+    async def _copied(self, _question: bytes) -> bytes:
+        return await copied(self._deps.pool_states) if self._deps is not None and self._state == "ready" else b""
+
+    async def _take_copy(self, deps: Deps) -> None:
+        """Begin with what another worker of this host assumes of the engines' caches, where one is ready and answers in time, or else with
+        what the gateway before left in its file."""
+        run_dir, began_at, file = Path(self._slot.run_dir), deps.clock(), self._settings.index_file
+        try:
+            async with asyncio.timeout(COPY_WITHIN_S):
+                payload = await ask_oldest(run_dir, COPY_LINE, COPY_WITHIN_S)
+                if not payload and file is not None:
+                    payload = await asyncio.to_thread(left_copy, file, time.time())
+            blocks = take_copy(deps.pool_states, payload, deps.clock()) if payload else 0
+        except (TimeoutError, ValueError, OSError) as error:
+            log.warning("prefix index not taken over", reason=str(error) or f"no answer within {COPY_WITHIN_S:g} s")
+            return
+        if blocks:
+            log.info("prefix index taken over", blocks=blocks, took_s=round(deps.clock() - began_at, 3))
+
+    async def _leave_copy(self, deps: Deps) -> None:
+        """Leave the prefix index to the next start; the first worker does, which knows what the others know."""
+        file = self._settings.index_file
+        if self._index == 0 and file is not None:
+            try:
+                await asyncio.to_thread(leave_copy, file, await copied(deps.pool_states), time.time())
+            except OSError as error:
+                log.warning("the prefix index could not be left to the next start", file=str(file), reason=str(error))
 
     async def _listen(self, deps: Deps) -> tuple[Connections, Closes]:
         data = self._settings.data
@@ -346,6 +421,8 @@ class _Worker:
                 limits = self._books.state(len(deps.holds))
                 self._metrics.set_index(deps.pool_states.index.evicted)
                 self._metrics.set_limits(limits)
+                if self._bus is not None and deps.shared_dispatches is not None:
+                    self._metrics.set_siblings(deps.shared_dispatches.figures(), self._bus.figures())
                 self._metrics.set_answers(
                     deps.answers.store.figures(), deps.answers.semantic.state().index if deps.answers.semantic else None
                 )

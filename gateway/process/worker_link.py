@@ -162,6 +162,13 @@ async def ask_newest(run_dir: Path, question: bytes, timeout_s: float = 0.5) -> 
     return b"" if ready is None else await _asked(worker_socket(run_dir, ready.index, ready.pid), question, timeout_s)
 
 
+async def ask_oldest(run_dir: Path, question: bytes, timeout_s: float = 0.5) -> bytes:
+    """The answer of a ready worker, of several the oldest, which has learned the most; empty when no worker is ready or it has none."""
+    snapshots = await collect(run_dir, min(timeout_s, 0.5), with_metrics=False)  # one that is starting may be busy with that
+    ready = min((snapshot for snapshot in snapshots if snapshot.state == "ready"), key=lambda snapshot: snapshot.started_at, default=None)
+    return b"" if ready is None else await _asked(worker_socket(run_dir, ready.index, ready.pid), question, timeout_s)
+
+
 async def _ask(path: Path, line: bytes, timeout_s: float) -> WorkerSnapshot | None:
     try:
         return msgspec.msgpack.decode(await _asked(path, line, timeout_s), type=WorkerSnapshot)

@@ -16,7 +16,7 @@ from gateway.prompt.chat_template import NotText
 from gateway.prompt.count import BUDGET_S
 from gateway.prompt.text import PromptBytes, prompt_bytes
 from gateway.prompt.vocabulary import ModelVocabulary, TokenReading, Vocabulary
-from routing.prefix.chain import BLOCK_BYTES, BLOCK_TOKENS, STRIDE, TOKEN_BYTES, LazyChain, of_text
+from routing.prefix.chain import BLOCK_BYTES, BLOCK_TOKENS, STRIDE, TOKEN_BYTES, LazyChain, hash_after, of_text
 
 SLOW_BYTES: Final = 512 * 1024
 """From this size on, to cut the prompt out of a request takes half a millisecond, and a few milliseconds with media."""
@@ -102,7 +102,8 @@ class Prompts:
             begun = self._loop.time()
             parts = await self._loop.run_in_executor(self._executor, prompt_bytes, ask)
             wait_s = max(0.0, wait_s - (self._loop.time() - begun))
-        template = hash((root, parts.frame, parts.opening)) if parts.frame or parts.opening else 0
+        framed = hash_after(root, parts.frame) if parts.frame else root
+        template = hash_after(framed, parts.opening) if parts.frame or parts.opening else 0
         vocabulary = self._model_vocabularies.get(pool)
         reading = await self._reading(vocabulary, ask, parts, (pool, scope), wait_s) if vocabulary is not None else None
         seen_bytes, seen_tokens = self._ratios.get(pool, PRIOR)
@@ -120,9 +121,8 @@ class Prompts:
                 chain = LazyChain(root, parts.ids.tobytes(), BLOCK_TOKENS * TOKEN_BYTES)
             return Prompt(parts.tokens, chain, BLOCK_TOKENS, template, counted=True, late=late)
         if parts.shared:
-            start = hash((root, parts.frame)) if parts.frame else root
             # a short text is hashed at once: the index looks at all of its blocks in any case
-            chain = LazyChain(start, parts.text, BLOCK_BYTES) if len(parts.text) > SHORT_BYTES else of_text(start, parts.text)
+            chain = LazyChain(framed, parts.text, BLOCK_BYTES) if len(parts.text) > SHORT_BYTES else of_text(framed, parts.text)
         tokens = estimate + parts.media * self._image_tokens.get(pool, 0)
         # the settings say the tokens of media, so nothing about text is learned from a prompt with media
         learned_from = 0 if parts.media else parts.size

@@ -1,1 +1,1 @@
-"""The request queue of each pool: requests wait here while no engine has capacity, in the order of `tenancy/fair_queue.py`."""
+"""The request queue of each pool: requests wait here while no engine has capacity, in the order of `routing/fair_queue.py`."""

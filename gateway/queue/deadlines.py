@@ -22,9 +22,9 @@ import msgspec
 from domain.faults import Fault, Kind
 from domain.priority import Class
 from gateway.story import Story
+from routing.fair_tier import NOT_YET, QueuedRequest, in_order_s
 from routing.load import Charge
 from tenancy.decisions import over_soft_limit
-from tenancy.fair_tier import NOT_YET, QueuedRequest
 
 HEADER: Final = b"x-tidegate-timeout-s"
 MOST_S: Final = 86_400.0
@@ -67,19 +67,22 @@ def may_wait_s(story: Story) -> float:
     return min(may_s, story.asked.end_at - story.body_at)
 
 
-def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> QueuedRequest:
+def place_of(cost: int, held: int, may_s: float, story: Story, now: float, size_s: float = 0.0) -> QueuedRequest:
     """The queue entry of a request that comes now.
 
     Args:
         cost: uncached prompt + 2 * expected output tokens.
         held: tokens of the prompt that are cached on a backend.
+        size_s: seconds to compute the others, on the backend that has most of it cached.
     """
     asked = story.asked
     caller = asked.caller
     assert caller is not None
     last = asked.retry or over_soft_limit(story.settled.limit_statuses)
     body_bytes = asked.request_bytes + asked.image_bytes
-    return QueuedRequest(caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, body_bytes, held)
+    return QueuedRequest(
+        caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, body_bytes, held, order_s=in_order_s(size_s, now)
+    )
 
 
 def place_back(story: Story, charge: Charge) -> QueuedRequest:

@@ -3,7 +3,7 @@
 `DrainRate` predicts the wait of a request of a given rank. Ranks are served in order, so a request waits for the work ahead of it now and
 for the arrivals into higher ranks meanwhile. Where C is the drain rate and a the arrival rate of higher ranks, both in tokens per second, W
 tokens ahead are done after W / (C - a): the wait in a priority queue with fluid work (Kleinrock, "Queueing Systems", vol. 2, 3.4). Where
-higher ranks take the whole rate, the request waits for the share that `tenancy.fair_queue` reserves for lower ranks.
+higher ranks take the whole rate, the request waits for the share that `routing.fair_queue` reserves for lower ranks.
 
 `ForecastMargin` says how much longer than predicted a wait may become, learned from waits that have ended.
 A prediction counts the requests in the queue and the arrivals into higher ranks. Within a rank other requests overtake as well (more of
@@ -21,7 +21,7 @@ by the length of the cached prefix, because the longest goes first.
 from math import exp, log
 from typing import Final
 
-from tenancy.fair_queue import RANKS, Ahead
+from routing.fair_queue import RANKS, Ahead
 
 TAU_S: Final = 15.0
 """Seconds after which a measurement counts for a third: several requests long, and short against a change of load."""

@@ -20,11 +20,11 @@ from domain.usage import Usage
 from gateway.queue import refusals
 from gateway.queue.estimate import DrainRate, ForecastMargin
 from gateway.queue.waiter import QueueState, T, Waiter, WaitForecast
+from routing.fair_queue import RANKS, FairQueue, QueueBounds, rank_of
+from routing.fair_tier import QueuedRequest
 from routing.fleet import Pool
 from routing.load import LoadTable
 from routing.room import has_no_room
-from tenancy.fair_queue import RANKS, FairQueue, QueueBounds, rank_of
-from tenancy.fair_tier import QueuedRequest
 
 PartOf = Callable[[str], float]
 """The part of the capacity that a tenant's next request may fill, 0 to 1; `gateway.placement.pool_state` computes it."""
@@ -208,6 +208,11 @@ class PoolQueue:
         if not self.waiting and (not self._load_table.limited or (self._capacity.look() and self._capacity.free_for(place.tenant))):
             return AT_ONCE
         return WaitForecast(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per uncached prompt token on the fastest backend of the pool; 0 where it has none."""
+        return min(self._load_table.prefill_s_token, default=0.0)
 
     def predicted_s(self, place: QueuedRequest, *, read: bool = True) -> float:
         """A bound of the request's wait in seconds, which most such waits keep; 0 while unknown.
@@ -417,6 +422,14 @@ class PoolQueue:
     def used(self, place: QueuedRequest, usage: Usage) -> None:
         """Correct a tenant's charge by the usage of a dispatched request that has ended: it was charged with an estimate."""
         self._queue.settle(place, usage.prompt_tokens - usage.cached_tokens + 2 * usage.completion_tokens)
+
+    def tell_served(self, served: Callable[[int, str, int], None] | None) -> None:
+        """Call `served` with the rank, the tenant and the tokens of each charge from now on; None for nobody."""
+        self._queue.served = served
+
+    def served_elsewhere(self, rank: int, tenant: str, tokens: int) -> None:
+        """Charge a tenant what another worker's queue served it (`FairQueue.served_elsewhere`)."""
+        self._queue.served_elsewhere(rank, tenant, tokens)
 
     def state(self) -> QueueState:
         """The number of waiting requests by class, and the drain rate."""

@@ -32,9 +32,9 @@ from gateway.placement.pool_state import TenantShares
 from gateway.queue.deadlines import class_of, place_back
 from gateway.queue.waiter import Waiter
 from gateway.story import Story
+from routing.fair_tier import QueuedRequest
 from routing.load import Charge, LoadTable
 from routing.room import has_no_room, room_without
-from tenancy.fair_tier import QueuedRequest
 
 PER_S: Final = 16.0
 """Preemptions per second, of one pool in one worker: more than the urgent requests that find no capacity in a healthy queue, and few

@@ -25,7 +25,7 @@ BOUNDS: Final = {
     "tenant_count": "Too many of your requests wait for this model",
     "tenant_bytes": "Your requests that wait for this model take too much memory",
 }
-"""The beginning of the message, by the bound of `tenancy.fair_queue.QueueBounds` that was reached."""
+"""The beginning of the message, by the bound of `routing.fair_queue.QueueBounds` that was reached."""
 REFUSALS: Final = (TOO_LONG, *BOUNDS, TIMED_OUT, DISPLACED, GONE, NOBODY, STOPPED)
 """Every way in which a wait ends without an engine, or does not begin."""
 

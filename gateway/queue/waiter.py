@@ -8,7 +8,7 @@ import msgspec
 
 from domain.faults import Fault
 from gateway.http.edge.exchange import Listener
-from tenancy.fair_tier import QueuedRequest
+from routing.fair_tier import QueuedRequest
 
 
 class Reserved(Protocol):

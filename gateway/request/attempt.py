@@ -103,7 +103,7 @@ class Attempt(msgspec.Struct, eq=False):
         if placement.route.why != ALONE or in_flight.limiter is not None:
             self.on_begun = in_flight.begun  # where nobody else is up and nothing is limited, nobody looks how far it is
         breakers = deps.live.breakers
-        if breakers.troubled and breakers.of(self.backend.id, placement.served).enter(story.own_id, in_flight.at):
+        if breakers.troubled and breakers.enter(self.backend.id, placement.served, story.own_id, in_flight.at):
             self.on_begun = partial(self._probe_begun, in_flight)
         if story.placed.decision is not None:
             story.placed.decision.served_by = self.backend.id

@@ -22,6 +22,7 @@ from gateway.queue import refusals
 from gateway.queue.deadlines import HEADER as TIMEOUT_HEADER
 from gateway.queue.deadlines import asked_wait_s, may_wait_s, place_of
 from gateway.queue.waiter import Reserved, Waiter, WaitForecast
+from gateway.record import RoutedPrompt
 from gateway.request.degrade import HEADER as DEGRADE_HEADER
 from gateway.request.degrade import descend, may_degrade
 from gateway.request.guards_asked import applying_guards, with_guarded_steps
@@ -34,13 +35,16 @@ from gateway.rollouts.dealing import deal, note_given_up
 from gateway.story import Story
 from policies.compile import ModelRule
 from policies.rollout.in_force import in_words
+from routing.fair_tier import QueuedRequest
 from routing.output_length import PRIOR
+from routing.ports import Held
 from routing.room import FULL
 from routing.schedule import place
 from tenancy.estimate import likely_prompt
-from tenancy.fair_tier import QueuedRequest
 from tenancy.grant import Grant
 
+HURRY_SHARE: Final = 0.5
+"""Share of its longest wait that a request has left when it takes any backend with room instead of waiting for the best one."""
 WAITING: Final = "waiting"
 """The word in `tidegate explain` for a request that still waits."""
 
@@ -81,7 +85,7 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
                 rule = deal(rule, ask, caller.tenant, policy, headers, story, deps)
     elif queue.waiting:
         may_s = may_wait_s(story)
-        refused = queue.refusal(_likely_entry(ask, may_s, story, deps), may_s, read=False)
+        refused = queue.refusal(_likely_entry(ask, rule, may_s, story, deps), may_s, read=False)
     if refused is not None:
         story.placed.queued, fault = refused
         story.placed.pool = rule.pool
@@ -93,12 +97,14 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
 
 def _forecast(story: Story, deps: Deps, ask: Ask, rule: ModelRule) -> WaitForecast | None:
     may_s = may_wait_s(story)
-    return deps.queues[rule.pool].forecast(_likely_entry(ask, may_s, story, deps), may_s)
+    return deps.queues[rule.pool].forecast(_likely_entry(ask, rule, may_s, story, deps), may_s)
 
 
-def _likely_entry(ask: Ask, may_s: float, story: Story, deps: Deps) -> QueuedRequest:
+def _likely_entry(ask: Ask, rule: ModelRule, may_s: float, story: Story, deps: Deps) -> QueuedRequest:
     """The request's queue entry, estimated before its prompt is read."""
-    return place_of(likely_prompt(ask, None) + 2 * PRIOR.median * max(1, ask.sequences), 0, may_s, story, deps.clock())
+    tokens = likely_prompt(ask, None)
+    size_s = tokens * deps.queues[rule.pool].token_s
+    return place_of(tokens + 2 * PRIOR.median * max(1, ask.sequences), 0, may_s, story, deps.clock(), size_s)
 
 
 async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> Placement:
@@ -119,6 +125,8 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     pool, load_table = placement.pool, placement.pool_state.load_table
     route = place(placement.request, pool, load_table, placement.policy_instance, placement.circumstances, deps.rng)
     placement = msgspec.structs.replace(placement, route=route) if placement.adapter is None else routed(placement, route)
+    if placement.route.full and may_wait_s(story) <= 0:
+        placement = decide(placement, deps, deps.rng, Held.SEND)
     placed.pool, placed.revision, placed.lora = pool.name, pool.revision, placement.request.lora
     if pool.has_roles or pool.name in deps.sharing:
         placement = _split(ask, placement, story, deps)
@@ -157,10 +165,12 @@ def _keep_decision(placement: Placement, story: Story, deps: Deps) -> None:
     """Record the decision for `tidegate explain`; the decision after a wait replaces the decision before it."""
     asked, placed = story.asked, story.placed
     placed.route = placement.route
+    placed.routed = RoutedPrompt(placement.request, int(max(placement.circumstances.match.blocks.values(), default=0)))
     gateway_id = story.gateway_id
     ids = (gateway_id,) if story.own_id == gateway_id else (gateway_id, story.own_id)
     entry = placed.decision = decision(placement.route, placement.request, ids, story.at_unix, asked.model, placement.pool.name)
     entry.split = placed.shared.split if placed.shared is not None else None
+    entry.rested_s = placement.rested_s
     if story.request_id != gateway_id:
         entry.caller_id = story.request_id
     deps.decisions.keep(entry)
@@ -192,7 +202,8 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
     may_s = round(place.deadline - deps.clock(), 1) if facts.pulled_back or facts.returned else may_wait_s(story)
 
     def again() -> Placement | None:
-        routed_now = decide(placement, deps, deps.rng)
+        hurries = place.deadline - deps.clock() < HURRY_SHARE * may_s
+        routed_now = decide(placement, deps, deps.rng, Held.ELSEWHERE if hurries else Held.WAIT)
         if routed_now.pool.has_roles or routed_now.pool.name in deps.sharing:
             routed_now = _split(ask, routed_now, story, deps)
         if routed_now.route.ranked:
@@ -245,14 +256,21 @@ def _queue_entry(placement: Placement, story: Story, deps: Deps) -> QueuedReques
     request = placement.request
     held = max([placement.held_tokens(backend.id) for backend in placement.pool.up], default=0.0) if request.chain else 0.0
     cost = request.prompt_tokens - int(held) + 2 * request.output_tokens
-    return place_of(cost, int(held), may_wait_s(story), story, deps.clock())
+    return place_of(cost, int(held), may_wait_s(story), story, deps.clock(), _size_s(placement))
+
+
+def _size_s(placement: Placement) -> float:
+    """Seconds to compute the part of the prompt that is not cached, on the backend where that takes least."""
+    load_table, tokens = placement.pool_state.load_table, placement.request.prompt_tokens
+    rows = [(load_table.row_of[backend.id], placement.held_tokens(backend.id)) for backend in placement.pool.up]
+    return min([(tokens - held) * load_table.prefill_s_token[row] for row, held in rows], default=0.0)
 
 
 def _reserved(ask: Ask, placement: Placement, story: Story, deps: Deps) -> Reserved:
     """Reserve the request's load on the first backend of its route, before the next request in the queue is routed."""
     first = placement.route.ranked[0][0]
     if deps.live.breakers.troubled:
-        deps.live.breakers.of(first.id, placement.served).enter(story.own_id, deps.clock())
+        deps.live.breakers.enter(first.id, placement.served, story.own_id, deps.clock())
     shared = story.placed.shared
     prefills = shared.split.prefills_for(first) if shared is not None else ()
     if prefills and shared is not None:

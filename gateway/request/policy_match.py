@@ -11,7 +11,7 @@ from domain.ask import Ask
 from domain.identity import Caller
 from gateway.request.permissions import TOOLS, exists_for
 from policies.compile import ModelRule, PolicySet, TenantPolicy
-from policies.conditions import ConditionNeeds
+from policies.predicates import MINUTE
 from policies.rules import Rule
 from tenancy.estimate import likely_prompt
 from tenancy.rights import EVERYTHING, Allowed
@@ -30,29 +30,80 @@ class Asked(msgspec.Struct, frozen=True):
     user: str
     headers: Mapping[bytes, bytes]
     now_unix: float
-    model: str = ""
-    """The policy's name of the model that answers; empty until the policy is known."""
 
-    def facts(self, needs: ConditionNeeds) -> dict[str, Any]:
-        """The values of the variables that are needed, of `policies.conditions.VARIABLES`."""
-        values = {name: _FACTS[name](self) for name in needs.variables if name != "headers"}
-        if "headers" in needs.variables:
-            values["headers"] = self._headers(needs.headers)
-        return values
+    def values(self, model: str) -> "ConditionValues":
+        """The values of the variables of `policies.conditions.VARIABLES`.
 
-    def _headers(self, names: frozenset[str] | None) -> dict[str, str]:
-        """The headers that a condition names; all of them for None."""
-        headers = self.headers
-        if names is not None:
-            return {name: headers[encoded].decode("latin-1") for name, encoded in _encoded_names(names) if encoded in headers}
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items() if name not in SECRET}
+        Args:
+            model: the policy's name of the model that answers.
+        """
+        ask, caller = self.ask, self.caller
+        return ConditionValues(
+            self,
+            {
+                "model": model,
+                "endpoint": ask.endpoint.word,
+                "project": caller.project,
+                "key": "" if caller.by_token else caller.key_id,
+                "user": self.user,
+                "session": ask.session,
+                "stream": ask.stream,
+                "prompt_tokens": likely_prompt(ask, None),
+                "max_output_tokens": ask.max_output_tokens or 0,
+                "choices": ask.choices,
+                "media": ask.media,
+                "tools": not TOOLS.isdisjoint(ask.names),
+                MINUTE: self.now_unix // 60,
+            },
+        )
+
+
+class ConditionValues(dict[str, Any]):
+    """The values of the variables of conditions; those that are dear are found when a condition asks for them."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self, asked: Asked, known: dict[str, Any]) -> None:
+        super().__init__(known)
+        self._asked = asked
+
+    def __missing__(self, name: str) -> Any:
+        value = self[name] = _DEAR[name](self._asked)
+        return value
+
+
+class VisibleHeaders(Mapping[str, str]):
+    """The headers that conditions see, by name: texts, and no credentials."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Mapping[bytes, bytes]) -> None:
+        self._headers = headers
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a header."""
+        encoded = _encoded(name)
+        value = None if encoded is None else self._headers.get(encoded)
+        return default if value is None else value.decode("latin-1")
+
+    def __getitem__(self, name: str) -> str:
+        value: str | None = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("latin-1") for name in self._headers if name not in SECRET)
+
+    def __len__(self) -> int:
+        return sum(name not in SECRET for name in self._headers)
 
 
 @lru_cache(maxsize=4096)
-def _encoded_names(names: frozenset[str]) -> tuple[tuple[str, bytes], ...]:
-    """The headers that conditions may see, by their names in conditions and in requests."""
-    encoded_names = ((name, name.encode("latin-1", "replace")) for name in sorted(names))
-    return tuple((name, encoded) for name, encoded in encoded_names if encoded not in SECRET)
+def _encoded(name: str) -> bytes | None:
+    """The name of a header as requests write it; None for one that conditions do not see."""
+    encoded = name.encode("latin-1", "replace")
+    return None if encoded in SECRET else encoded
 
 
 class PolicyMatch(msgspec.Struct, frozen=True):
@@ -116,47 +167,26 @@ def explain_rules(policy: TenantPolicy, asked: Asked, key: str) -> Iterator[tupl
     """Every rule of a policy with the reason why it does not match, empty where it does. The policy must have the request's model."""
     if policy.rules is not None:
         model = policy.models[asked.ask.model].name
-        yield from policy.rules.explained(model, key, msgspec.structs.replace(asked, model=model).facts)
+        yield from policy.rules.explained(model, key, asked.values(model))
 
 
 def _matching_rule(policy: TenantPolicy, model: ModelRule, asked: Asked, allowed: Allowed, key: str) -> Rule | None:
     """The first rule that matches and whose model the caller may use."""
     assert policy.rules is not None
-    asked = msgspec.structs.replace(asked, model=model.name)
-    for rule in policy.rules.matching(model.name, key, asked.facts):
+    for rule in policy.rules.matching(model.name, key, asked.values(model.name)):
         if not rule.model or exists_for(allowed, policy.models[rule.model]):
             return rule
     return None
 
 
-class _Metadata(msgspec.Struct, gc=False):
-    metadata: Any = None
-
-
-_decode_metadata: Final = msgspec.json.Decoder(_Metadata).decode
-
-
 def _metadata(asked: Asked) -> dict[str, str]:
-    if "metadata" not in asked.ask.names:
-        return {}
-    metadata = _decode_metadata(asked.ask.fields).metadata
+    metadata = asked.ask.metadata
     return {name: value for name, value in metadata.items() if isinstance(value, str)} if isinstance(metadata, dict) else {}
 
 
-_FACTS: Final[Mapping[str, Callable[[Asked], Any]]] = {
-    "model": lambda asked: asked.model,
-    "endpoint": lambda asked: asked.ask.endpoint.word,
-    "project": lambda asked: asked.caller.project,
-    "key": lambda asked: "" if asked.caller.by_token else asked.caller.key_id,
+_DEAR: Final[Mapping[str, Callable[[Asked], Any]]] = {
     "key_tags": lambda asked: dict(asked.caller.tags),
-    "user": lambda asked: asked.user,
-    "session": lambda asked: asked.ask.session,
-    "stream": lambda asked: asked.ask.stream,
-    "prompt_tokens": lambda asked: likely_prompt(asked.ask, None),
-    "max_output_tokens": lambda asked: asked.ask.max_output_tokens or 0,
-    "choices": lambda asked: asked.ask.choices,
-    "media": lambda asked: asked.ask.media,
-    "tools": lambda asked: not TOOLS.isdisjoint(asked.ask.names),
+    "headers": lambda asked: VisibleHeaders(asked.headers),
     "metadata": _metadata,
     "now": lambda asked: datetime.fromtimestamp(asked.now_unix, UTC),
 }

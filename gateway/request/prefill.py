@@ -134,7 +134,7 @@ class PrefillDecodePair:
             return backend_drained(f"{error} has left the pool", retry_after.SOON), prefill.id not in shared.load_table.row_of
         self._reservation = reservation
         for backend in (prefill, decode):
-            deps.live.breakers.of(backend.id).enter(story.own_id, now)
+            deps.live.breakers.enter(backend.id, "", story.own_id, now)
         deps.watch.watched[leg] = None
         try:
             return await (self._at_once(leg) if self._handover.at_once else self._in_turn(leg))

@@ -10,11 +10,9 @@ from typing import Final
 from domain import retry_after
 from domain.faults import NEVER, Fault, Kind
 from tenancy.hold import LimitStatus, Refused
-from tenancy.limits import MINUTE_US, UTC, Amounts, Level, Limit, LimitWindow, Meter, Rolling, Window, public_id, state_key
+from tenancy.limits import MINUTE_US, UTC, Amounts, Level, Limit, LimitLine, LimitWindow, Meter, Rolling, Window, public_id, state_key
 from tenancy.money import shown_dollars
 from tenancy.shares import closed_for_money
-
-Header = tuple[bytes, bytes]
 
 MAX_WARNING_CHARS: Final = 500
 """Longest value of `x-tidegate-limit-warning`."""
@@ -151,32 +149,52 @@ def duration(us: int) -> str:
     return f"{minutes}m{seconds}" if minutes else seconds
 
 
-def limit_headers(limit_statuses: Iterable[LimitStatus]) -> list[Header]:
+_forms: dict[int, tuple[LimitLine, int | None, bytes]] = {}
+"""By the id of a line, which is kept beside it so that its id stays taken: the index in `_NAMES` of its headers, None for none, and the
+header lines but for what is left and when it is whole again."""
+MAX_FORMS: Final = 8192
+"""Lines whose form is kept; at the bound all are dropped."""
+
+
+def _form_of(line: LimitLine) -> tuple[LimitLine, int | None, bytes]:
+    """The form of the headers of a line: most lines are shown once for each request."""
+    kind = _KIND_OF[line.meter]
+    if kind is None or line.limit.scope.level in SHARED:
+        form: tuple[LimitLine, int | None, bytes] = (line, None, b"")
+    else:
+        limit_name, remaining_name, reset_name = _NAMES[kind]
+        form = (line, kind, b"%b: %d\r\n%b: %%d\r\n%b: %%b\r\n" % (limit_name, line.amount, remaining_name, reset_name))
+    if len(_forms) >= MAX_FORMS:
+        _forms.clear()
+    _forms[id(line)] = form
+    return form
+
+
+def limit_header_lines(limit_statuses: Iterable[LimitStatus]) -> bytes:
     """The `x-ratelimit-*` headers, of the tightest limit on requests and the tightest on tokens that only this tenant has, and a warning
-    for each soft threshold that is passed."""
-    tightest: list[LimitStatus | None] = [None, None]
-    warnings: list[str] = []
+    for each soft threshold that is passed; as lines of a head."""
+    requests: LimitStatus | None = None
+    tokens: LimitStatus | None = None
+    lines, warnings = b"", ""
+    of_requests = of_tokens = b""
     for standing in limit_statuses:
         line = standing.line
         # the used part of a rate is what its burst lacks
         if line.soft and (line.burst or line.amount) - standing.remaining >= line.soft:
-            warnings.append(told_words(line.limit, line.soft))
-        kind = _KIND_OF[line.meter]
-        if kind is not None:
-            tightest_yet = tightest[kind]
-            if (tightest_yet is None or standing.remaining < tightest_yet.remaining) and line.limit.scope.level not in SHARED:
-                tightest[kind] = standing
-    headers: list[Header] = []
-    for shown_standing, (limit_name, remaining_name, reset_name) in zip(tightest, _NAMES, strict=True):
-        if shown_standing is not None:
-            headers += (
-                (limit_name, b"%d" % shown_standing.line.amount),
-                (remaining_name, b"%d" % shown_standing.remaining),
-                (reset_name, duration(shown_standing.reset_us).encode()),
-            )
+            warnings += f"; {told_words(line.limit, line.soft)}" if warnings else told_words(line.limit, line.soft)
+        _, kind, form = _forms.get(id(line)) or _form_of(line)
+        if kind == 0:
+            if requests is None or standing.remaining < requests.remaining:
+                requests, of_requests = standing, form
+        elif kind == 1 and (tokens is None or standing.remaining < tokens.remaining):
+            tokens, of_tokens = standing, form
+    if requests is not None:
+        lines = of_requests % (requests.remaining, duration(requests.reset_us).encode())
+    if tokens is not None:
+        lines += of_tokens % (tokens.remaining, duration(tokens.reset_us).encode())
     if warnings:
-        headers.append((b"x-tidegate-limit-warning", "; ".join(warnings)[:MAX_WARNING_CHARS].encode("ascii", "replace")))
-    return headers
+        lines += b"x-tidegate-limit-warning: %b\r\n" % warnings[:MAX_WARNING_CHARS].encode("ascii", "replace")
+    return lines
 
 
 def refused_standing(refused: Refused) -> LimitStatus:

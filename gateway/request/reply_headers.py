@@ -8,7 +8,7 @@ from typing import Final
 from domain.usage import Usage
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange, Header, header_lines
-from gateway.request.rate_limit_replies import limit_headers
+from gateway.request.rate_limit_replies import limit_header_lines
 from gateway.story import Story
 from policies.rollout.in_force import in_words
 
@@ -50,7 +50,7 @@ def common_headers(exchange: Exchange, story: Story, deps: Deps) -> bytes:
     lines = _OURS % (story.gateway_id.encode("ascii"), (deps.clock() - story.started_at) * 1000)
     settled, steps = story.settled, story.asked.steps
     if settled.limit_statuses:
-        lines += header_lines(limit_headers(settled.limit_statuses))
+        lines += limit_header_lines(settled.limit_statuses)
     if settled.degraded or steps:
         lines += b"x-tidegate-degraded: %b\r\n" % ", ".join(("limits", *steps) if settled.degraded else steps).encode()
     return lines + cors_headers(exchange, deps.cors_origins) if deps.cors_origins else lines

@@ -18,7 +18,8 @@ import msgspec
 
 from domain.usage import NO_USAGE
 from gateway.guards.facts import GuardRecord
-from gateway.record import Record
+from gateway.record import Record, RoutedPrompt
+from routing.prefix.sampled import sampled
 
 FLUSH_AFTER_S: Final = 0.2
 """The longest time that a line is held back to be written with others; a person watching the log does not notice it."""
@@ -28,13 +29,15 @@ MAX_PENDING_BYTES: Final = 1024 * 1024
 """Bytes of lines that the reader has not taken yet (about 2,500 lines); beyond that new lines are dropped."""
 MAX_FIELD_CHARS: Final = 512
 """Characters kept of one field: at most 2 KiB as UTF-8."""
-SHORT_FIELD_CHARS: Final = 10
-"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 45 fields of JSON's longest escape (6 bytes)
+SHORT_FIELD_CHARS: Final = 9
+"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 48 fields of JSON's longest escape (6 bytes)
 and the rest of the line are below it."""
 MAX_LINE_BYTES: Final = 4096
 """PIPE_BUF on Linux: writes up to it are never mixed with those of other workers on the same pipe."""
 WAIT_FOR_READER_MS: Final = 1000
 """How long the thread waits before it tries a descriptor again that is non-blocking and full."""
+
+_UINT64: Final = (1 << 64) - 1
 
 # DEL and C1 controls, the marks and overrides that reorder text, line and paragraph separators, byte-order mark, and
 # halves of surrogate pairs, which are no UTF-8. C0 controls need no removal: JSON escapes them.
@@ -121,25 +124,32 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     guard_failed: str = ""
     guard_unread: str = ""
     guard_version: str = ""
+    chain: str = ""
+    chain_key: str = ""
+    block_tokens: int = 0
+    known_tokens: int = 0
+    session: str = ""
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def line_of(record: Record, *, end_user: bool = False) -> bytes:
+def line_of(record: Record, *, end_user: bool = False, chain_key: str = "") -> bytes:
     """One line with its newline, at most `MAX_LINE_BYTES`: exactly one JSON object whatever the Record's strings hold.
 
     Args:
         end_user: whether the line names the end user.
+        chain_key: the generation of chains (`routing.prefix.chain`); empty for lines without what a replay needs of the prompt.
     """
-    line = _flat(record, end_user)
+    line = _flat(record, end_user, chain_key)
     try:
         encoded = _encode(line)
     except UnicodeEncodeError:  # a lone surrogate
         encoded = b""
     # Plain ASCII without DEL, and short: nothing to clean. True for all but hostile or exotic names.
-    if encoded.isascii() and 0 < len(encoded) <= MAX_FIELD_CHARS * 2 and b"\x7f" not in encoded:
+    # The chain and the session are this gateway's own letters and digits.
+    if encoded.isascii() and 0 < len(encoded) - len(line.chain) <= MAX_FIELD_CHARS * 2 and b"\x7f" not in encoded:
         return encoded + b"\n"
     for keep in (MAX_FIELD_CHARS, SHORT_FIELD_CHARS):
         cleaned = {name: without_hidden(getattr(line, name)[: 2 * keep])[:keep] for name in _TEXT_FIELDS}
@@ -149,11 +159,13 @@ def line_of(record: Record, *, end_user: bool = False) -> bytes:
     return encoded + b"\n"
 
 
-def _flat(record: Record, end_user: bool) -> AccessLogEntry:
+def _flat(record: Record, end_user: bool, chain_key: str) -> AccessLogEntry:
     usage = record.usage
     ttft_s = record.ttft_s
     decode_s = record.decode_s
-    tokens = () if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
+    tokens = NO_TOKENS if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
+    said = NOTHING_SAID if record.guards is None else _guarded(record.guards)
+    routed = NOT_ROUTED if record.routed is None or not chain_key else _routed(record.routed, chain_key)
     gateway_id = record.gateway_id or record.request_id
     return AccessLogEntry(
         datetime.fromtimestamp(record.at_unix, UTC),
@@ -172,7 +184,7 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
         record.backend,
         record.attempts,
         record.stream,
-        *(tokens or (0, 0, 0, 0)),
+        *tokens,
         record.closing,
         None if ttft_s is None else int(ttft_s * 1e6),
         None if decode_s is None else int(decode_s * 1e6),
@@ -214,8 +226,34 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
         f"{record.cache}:{record.not_kept}" if record.not_kept else record.cache,
         record.saved.total_tokens,
         None if record.caller_ttft_s is None else int(record.caller_ttft_s * 1e6),
-        *(() if record.guards is None else _guarded(record.guards)),
+        guard=said[0],
+        guard_by=said[1],
+        guard_direction=said[2],
+        guard_late=said[3],
+        guard_found=said[4],
+        guard_failed=said[5],
+        guard_unread=said[6],
+        guard_version=said[7],
+        chain=routed[0],
+        chain_key=routed[1],
+        block_tokens=routed[2],
+        known_tokens=routed[3],
+        session=routed[4],
     )
+
+
+def _routed(routed: RoutedPrompt, chain_key: str) -> tuple[str, str, int, int, str]:
+    """What a replay needs of the prompt and the conversation, in the order of the keys. Keyed hashes and numbers, never a text."""
+    request, known_blocks = routed
+    session = f"{request.session & _UINT64:016x}" if request.session else ""
+    if not request.chain:
+        return "", "", 0, 0, session
+    return sampled(request.chain), chain_key, request.block_tokens, known_blocks * request.block_tokens, session
+
+
+NO_TOKENS: Final = (0, 0, 0, 0)
+NOT_ROUTED: Final[tuple[str, str, int, int, str]] = ("", "", 0, 0, "")
+NOTHING_SAID: Final[tuple[str, str, str, bool, str, str, str, str]] = ("", "", "", False, "", "", "", "")
 
 
 def _guarded(said: GuardRecord) -> tuple[str, str, str, bool, str, str, str, str]:
@@ -248,6 +286,8 @@ class AccessLog:
 
     def __init__(self, fd: int, later: Callable[[float, Callable[[], None]], object], *, end_user: bool = False) -> None:
         self._end_user = end_user
+        self.chain_key = ""
+        """The generation of chains, for lines with what a replay needs of the prompt; empty for lines without it."""
         self._fd = fd
         self._later = later
         self._batch: list[bytes] = []
@@ -270,7 +310,7 @@ class AccessLog:
 
     def write(self, record: Record) -> None:
         """Takes one Record; never blocks, and never raises whatever the Record holds."""
-        line = line_of(record, end_user=self._end_user)
+        line = line_of(record, end_user=self._end_user, chain_key=self.chain_key)
         if self._closed or self._accepted_bytes - self._done_bytes + len(line) > MAX_PENDING_BYTES:
             self._refused += 1
             return

@@ -22,7 +22,8 @@ from domain.priority import WORDS
 from gateway.alerts.watch import AlertCounts
 from gateway.fleet.view import BREAKER_STATES, clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState
-from gateway.process.snapshots import BackendState, Supervision, WorkerSnapshot
+from gateway.placement.backend_state import BackendState
+from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.telemetry.alert_counters import ALERT_COUNTERS, ALERT_GAUGES, alert_counts, alert_rows
 from gateway.telemetry.cells import MAX_LABEL_CHARS, Cells
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family

@@ -45,6 +45,10 @@ GUARD_DIRECTIONS: Final[tuple[str, ...]] = (*get_args(Direction), OTHER)
 LORA_RESULTS: Final = ("ok", "failed")
 CLASS_RESULTS: Final = (OK, *(source.value for source in Source))
 CLASS_RESULT_AT: Final = {OK: 0} | {kind.value: CLASS_RESULTS.index(source.value) for kind, source in SOURCE.items()}
+SHARED_RESULTS: Final = ("told", "dropped", "heard")
+"""Fields of `gateway.placement.shared_dispatches.SharedFigures`."""
+SIBLING_BYTES: Final = ("sent", "received")
+SIBLING_LOSSES: Final = ("missed", "unreadable")
 CORRECTIONS: Final = ("raised", "lowered")
 LEDGER_STATES: Final = ("written", "dropped")
 LORA_CALL_WORDS: Final = ("load", "load_failed", "unload", "unload_failed")
@@ -77,7 +81,7 @@ OVERHEAD_BOUNDS_S: Final = (
 """From 10 us: the gateway's own share of a request is tens of microseconds, three decades below an engine's."""
 
 
-DECIDED: Final = ("cost", "session", "match", "fewest requests", "dice", "explored", "alone", "nobody")
+DECIDED: Final = ("cost", "session", "match", "fewest requests", "rendezvous", "dice", "explored", "alone", "nobody")
 """The deciding factor of a routing decision: `cost` when no other candidate was near, `alone` when there was no other, `nobody` when no
 backend could serve; the other values are tie-breaks."""
 SAID_BY: Final = ("index", "engine")
@@ -399,6 +403,24 @@ CACHE_LOST: Final = Family(
     split=CACHE_LOSSES,
 )
 INDEX_EVICTED: Final = Family("tidegate_index_evicted_blocks_total", "Blocks that the index of prefixes had no room for.")
+SHARED: Final = Family(
+    "tidegate_shared_dispatches_total",
+    "Dispatches that workers of this host told each other of.",
+    split_label="result",
+    split=SHARED_RESULTS,
+)
+SHARED_BYTES: Final = Family(
+    "tidegate_siblings_bytes_total",
+    "Bytes that workers sent to each other, those to other hosts once for all of them.",
+    split_label="direction",
+    split=SIBLING_BYTES,
+)
+SHARED_LOST: Final = Family(
+    "tidegate_siblings_lost_messages_total",
+    "Messages between workers of this host that did not arrive or could not be read.",
+    split_label="reason",
+    split=SIBLING_LOSSES,
+)
 
 FAMILIES: Final = (
     REQUESTS,
@@ -433,6 +455,9 @@ FAMILIES: Final = (
     CACHE_LOST,
     CACHE_INDEX_LOST,
     INDEX_EVICTED,
+    SHARED,
+    SHARED_BYTES,
+    SHARED_LOST,
     QUEUE_WAIT,
     QUEUE_REFUSED,
     PULLED_BACK,

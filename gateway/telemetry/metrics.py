@@ -21,6 +21,8 @@ from cache.ports import StoreFigures
 from cache.semantic.ports import IndexFigures
 from gateway.guards.facts import GuardCount
 from gateway.ledger.reconcile import LimitsState
+from gateway.placement.shared_dispatches import SharedFigures
+from gateway.process.sibling_bus import BusFigures
 from gateway.record import OK, Record
 from gateway.telemetry.cells import (
     MAX_LABEL_CHARS,
@@ -82,6 +84,9 @@ from gateway.telemetry.families import (
     PREFIX_TOKENS,
     REFUSED_CONNECTIONS,
     REQUESTS,
+    SHARED,
+    SHARED_BYTES,
+    SHARED_LOST,
     SHARED_REQUESTS,
     SOFT_CROSSED,
     STATUS_CLASSES,
@@ -337,6 +342,12 @@ class Metrics:
     def set_index(self, evicted: int) -> None:
         """Sets the number of blocks that the prefix index has evicted since the start; the index counts for itself."""
         self._cells[INDEX_EVICTED.name].cell(())[0] = evicted
+
+    def set_siblings(self, shared: SharedFigures, bus: BusFigures) -> None:
+        """Sets what the worker told and heard of its siblings since the start; both count for themselves."""
+        self._cells[SHARED.name].cell(())[:] = shared
+        self._cells[SHARED_BYTES.name].cell(())[:] = (bus.sent_bytes, bus.received_bytes)
+        self._cells[SHARED_LOST.name].cell(())[:] = (bus.missed, bus.unreadable)
 
     def count_load_reports(self, pool: str, backend: str, reports: int, gaps: int) -> None:
         """Counts the load reports that a backend pushed, and the gaps between them."""

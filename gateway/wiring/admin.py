@@ -34,7 +34,8 @@ from gateway.alerts.watch import AlertCounts, AlertWatch
 from gateway.answers.inspection import WorkersAnswers
 from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import ConfigError, Settings
-from gateway.config.read_secrets import HookSecrets, SecretError
+from gateway.config.read_secrets import HookSecrets
+from gateway.config.secrets import SecretError
 from gateway.config.trust import verify_for
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.view import fleet_seen

@@ -26,7 +26,7 @@ from backends.signals import Signals
 from domain.clock import Clock
 from domain.membership import Member, MemberSource
 from gateway.config.load import PoolSettings, Settings
-from gateway.config.read_secrets import read_reference
+from gateway.config.secrets import read_reference
 from gateway.deps import Deps
 from gateway.fleet.health import FleetWatch, HealthWatch
 from gateway.fleet.kv_events import CountKv, KvListener, KvWatch
@@ -133,7 +133,8 @@ def fleet_for(
     """
     upstreams = _Upstreams(settings, deps, reach_of(settings, own_ports))
     engines = settings.engines
-    fleet_watch = FleetWatch(deps.live, engines.poll_s, deps.clock, deps.rng, deps.loras)
+    at_rest = partial(_at_rest, deps)
+    fleet_watch = FleetWatch(deps.live, engines.poll_s, deps.clock, deps.rng, deps.loras, at_rest)
     deps.live.contacts.on_found = partial(_wake_queue, deps.pool_states)
     health_watch = HealthWatch(deps.live, deps.pool_states, deps.watch, engines.first_token_base_s, deps.clock)
     signal_board = SignalBoard(deps.live, deps.pool_states)
@@ -154,6 +155,10 @@ def fleet_for(
     sources = [*_sources(settings), *([registered] if registered else [])]
     membership = Membership(sources, upstreams.pools, roster, deps.clock, orders, last_good)
     return FleetParts(roster, membership, fleet_watch, health_watch, signal_watch, kv_listener.watch, load_listener.watch, zeromq)
+
+
+def _at_rest(deps: Deps, pool: str) -> bool:
+    return deps.pool_states[pool].rest.at_rest(deps.clock())
 
 
 def _decoders(settings: Settings) -> dict[str, Decode]:

@@ -23,7 +23,7 @@ from backends.fetch import FetchError, fetch
 from backends.launch.engine_facts import MODEL_PATH, model_paths
 from gateway.config.load import Settings
 from gateway.config.pools import BackendSettings, PoolSettings
-from gateway.config.read_secrets import read_reference
+from gateway.config.secrets import read_reference
 from gateway.prompt.find_tokenizer import found_tokenizer
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
 

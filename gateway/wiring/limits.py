@@ -30,6 +30,7 @@ from tenancy.stores.kept_refusals import KeptRefusals
 from tenancy.stores.memory import MemoryCounters, MemoryPresence, MemoryRoom, SteadyWall, up_time
 from tenancy.stores.under_way import UnbookedUsage
 from tenancy.stores.valkey import ValkeyCounters, ValkeyPresence
+from tenancy.stores.valkey.channel import ValkeyChannel
 from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.embedded import SOCKET_NAME, CannotStartStore, EmbeddedServer, server_binary
 from tenancy.stores.valkey.watch import Epoch, StoreWatch
@@ -105,6 +106,15 @@ async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epo
     # tallies get counters of their own: those that decide cache their packed groups
     presence = ValkeyPresence(scripts, member, GONE_S)
     return CounterParts(guarded, (watch.run,), scripts.close, guarded, ValkeyCounters(scripts), turn, lambda: watch.began_anew, presence)
+
+
+def channel_for(settings: Settings, generation: int) -> ValkeyChannel | None:
+    """The channel to the gateways of other hosts that share this one's store and pepper; None where there is none.
+
+    Args:
+        generation: of the hashes of prompts, which depends on the pepper.
+    """
+    return ValkeyChannel(settings.counter_url, f"tidegate:hosts:{generation:08x}") if settings.tells_hosts else None
 
 
 class CounterView:

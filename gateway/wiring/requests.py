@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 
 import structlog
 
@@ -36,6 +37,8 @@ from gateway.ledger.writer import UsageWriter
 from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolDefaults, PoolStates
 from gateway.placement.salts import Salts
+from gateway.placement.shared_dispatches import SharedDispatches
+from gateway.placement.shared_load import SharedLoad
 from gateway.prompt.count import PromptCounts
 from gateway.prompt.reader import Prompts
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
@@ -54,6 +57,7 @@ from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
 from routing.output_length import OutputLengths
+from routing.prefix.chain import generation
 from routing.room import HEADROOM
 from routing.schedule import Route
 from tenancy.directory import Directory
@@ -83,7 +87,7 @@ def queues_for(
     log_defect: Callable[[BaseException, str], None],
 ) -> PoolQueues:
     """One queue for each pool."""
-    bounds = settings.queue.bounds
+    bounds = settings.queue.bounds.shared_by(settings.workers)
     gives_way = settings.queue.gives_way
 
     def queue_of(pool: str) -> PoolQueue:
@@ -167,14 +171,23 @@ def deps_for(
     images = {pool.name: pool.image_tokens for pool in settings.pools if pool.image_tokens}
     counts = PromptCounts(vocabularies, executor, loop, images)
     pool_defaults = {
-        pool.name: PoolDefaults(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds(), pool.limit.kept_free)
+        pool.name: PoolDefaults(
+            pool.context_tokens or 0,
+            pool.hardware or "",
+            pool.limit.bounds(),
+            pool.limit.kept_free,
+            pool.hold_s or inf,
+            pool.step_tokens,
+        )
         for pool in settings.pools
     }
-    pool_states = PoolStates(pool_defaults, settings.routing.index_blocks)
-    rng = random.Random(secrets.randbits(64))
-    watch = Watch()
     # derived, so that one secret configures both and neither reveals the other
     salt_secret = hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest()
+    pool_states = PoolStates(pool_defaults, settings.routing.index_blocks, int(generation(salt_secret), 16))
+    routing = settings.routing
+    several = settings.workers > 1 or settings.tells_hosts
+    rng = random.Random(secrets.randbits(64))
+    watch = Watch()
     detectors = GuardDetectors() if detectors is None else detectors
     deps = Deps(
         live=live,
@@ -184,9 +197,13 @@ def deps_for(
         loop=loop,
         new_id=request_ids(secrets.token_hex, time.time),
         pool_states=pool_states,
+        shared_dispatches=SharedDispatches(pool_states, time.monotonic, routing.share_bytes_per_s)
+        if several and routing.share_dispatches
+        else None,
+        shared_load=SharedLoad(pool_states, time.monotonic) if several else None,
         queues=queues_for(settings, live, pool_states, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
         decisions=Decisions(),
-        budget=RetryBudget(),
+        budget=RetryBudget(settings.workers),
         counters=counters if counters is not None else MemoryCounters(SteadyWall(time.time, up_time)),
         own_spend=OwnSpend(spend, time.monotonic, time.time),
         holds=OpenHolds(time.monotonic, usage.opened, usage.dropped) if usage is not None else OpenHolds(time.monotonic),
@@ -219,7 +236,7 @@ def deps_for(
         context_tokens={pool.name: pool.context_tokens for pool in settings.pools if pool.context_tokens},
         abilities={pool.name: _abilities(pool) for pool in settings.pools},
         sharing=_sharing(settings),
-        hedges={pool.name: Hedge(pool.hedge.max_prompt_tokens) for pool in settings.pools if pool.hedge is not None},
+        hedges={pool.name: Hedge(pool.hedge.max_prompt_tokens, settings.workers) for pool in settings.pools if pool.hedge is not None},
         region=settings.routing.region,
         docs_url=settings.public_docs,
         tokens=tokens,

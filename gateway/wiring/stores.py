@@ -17,7 +17,8 @@ from domain.cache_purges import CachePurgeStore
 from domain.membership import MemberStore
 from domain.rollouts import RolloutStore
 from gateway.config.load import Settings
-from gateway.config.read_secrets import LOST_PEPPER, SecretError, read_pepper
+from gateway.config.read_secrets import LOST_PEPPER, read_pepper
+from gateway.config.secrets import SecretError
 from gateway.ledger.bookkeeper import Bookkeeper
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.decision_log import DecisionLog

@@ -1,26 +1,34 @@
-"""cost(b) = w_t * ttft + w_d * decode + w_x * others + memory + leaving + late, all in seconds, divided by the share of a warming backend.
+"""cost(b) = w_t * ttft + recompute + w_d * decode + memory + late, all in seconds, divided by the share of a warming backend.
 
-    u        = n - trusted match                    uncached tokens of a prompt of n
-    ttft     = Q * b + Qc * c                       Q uncached tokens that wait there, Qc the sum of the contexts they attend to
-             + a + b * u + c * u * (m + u/2) + adapter             the own prompt, the adapter's load
-    decode   = o * (step(b) - least step)           o expected output tokens, each a step; what they take longer than at best
-    others   = r * (prefill + o * added step)       seconds taken from the r requests that are there; its first part is LMetric's
-                                                    product, in seconds
-    memory   = lambda * k / (1 - k)                 k = share of the KV cache in use or promised, with this request, at most .999
-    leaving  = w_l * (recomputing what is longest matched elsewhere)      the same tokens, cached a second time, push others' out
-    late     = late_s where step(b) is above the time per token that its tenant was promised, and another backend's is not
+    u         = n - trusted match                   uncached tokens of a prompt of n
+    own       = b * u + c * u * (n + m) / 2         computing them; m matched tokens
+    ttft      = a + own + Q * b + Qc * c            Q uncached tokens that wait there, Qc the sum of the contexts they attend to
+              + steps * step + (step - d) + adapter decode steps it waits for and runs in (`LoadTable.interference_s`), the adapter's load
+    recompute = (w_r * reuse * K / (1 - K) + w_b * B / (1 - B)) * own     the same factor for every candidate:
+                                                    K = mean fill of the fleet's KV caches, at most .95
+                                                    B = share of backends with prompts to compute, at most .8; 0 unless one candidate
+                                                        alone holds the most of the prompt
+    decode    = o * (step - least step)             o expected output tokens, each a step; what they take longer than at best
+    memory    = lambda * reuse * k / (1 - k)        k = share of this KV cache in use or promised, with this request, at most .98
+    late      = late_s where the step is above the time per token that its tenant was promised, and another backend's is not
 
-o is bounded: of an answer of o tokens o * H / (o + H) count, because today's batch does not last for a whole long answer. w_d, w_x and
-lambda are what they are said to be where all that is cached is used again; of that stays the share `unshared` where nothing is, and
-between it goes by `LoadTable.reuse`: a crowded backend loses cached prompts, which costs nothing if nobody comes back for them.
+A prompt's first token waits for the steps that the engine makes meanwhile, and each of them also decodes every running sequence: a prompt
+of one chunk waits half a step and ends with its own. `recompute` is the price of computing cached tokens a second time: the copy evicts
+as many tokens of others, which costs the more the shorter memory is in the fleet (K) and the more of what is cached is used again
+(`LoadTable.reuse`). It is also the delay of everybody who comes while the copy is computed, which grows with the load as in any queue (B):
+otherwise each conversation that leaves a busy backend makes the others busier, and at 60 % of the fleet's capacity conversations follow one
+another around. A prefix that a second backend has is worth having there, so copies of popular prefixes do not cost that. Neither depends
+on the candidate but by the tokens themselves, so it does not unbalance queues.
 
-Source: routers research 4.1, of which is the form (its w_t 1, w_d 1, w_x .1, lambda .15 s, SMG's); `leaving` is what its first fleet
-results found to pay on agent sessions (data.md, 5). Qc, H, the reuse and the weights were judged over all workloads in the fleet simulator
-(docs/explanation/decisions/0005). A match that nearly every backend has counts as nothing in the last term, so that a system prompt pulls
-nobody. Rates are the backend's own, calibrated (`routing/calibration.py`).
+o is bounded: of an answer of o tokens o * H / (o + H) count, because today's batch does not last for a whole long answer. Each part is
+bounded: own by the prompt, recompute by 19 w_r + 4 w_b times that, memory by 49 lambda, so that near costs are near in time.
+
+Source: the step-aware cost of docs/explanation/decisions/0009, where it was compared with its predecessor (0005) and with variants in the
+fleet simulator. Rates are the backend's own, calibrated (`routing/calibration.py`).
 """
 
 from collections.abc import Sequence
+from math import ceil, inf
 from typing import Any, Final
 
 from pydantic import Field
@@ -28,29 +36,42 @@ from pydantic import Field
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
+from routing.load_order import LoadOrder
 from routing.ports import Candidates, Column, Policy, RoutingRequest, Scores
 
-TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "decode_s", "others_s", "memory_s", "leaving_s", "late_s", "share")
+TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "recompute_s", "decode_s", "memory_s", "late_s", "share")
 
-FULL: Final = 0.999
-"""Share of the KV cache at most in `k / (1 - k)`, so that a full cache has a finite cost."""
+FULL: Final = 0.98
+"""Share of a KV cache at most in `k / (1 - k)`."""
+SHORT: Final = 0.95
+"""Mean share of the fleet's KV caches at most in `K / (1 - K)`."""
+
+BUSY: Final = 0.8
+"""Share of backends with prompts to compute at most in `B / (1 - B)`."""
+ALIKE: Final = 0.9
+"""Share of the longest match from which on another backend holds as much."""
 
 
 class Params(Strict):
     """Weights of the terms."""
 
     ttft: float = Field(default=1.0, ge=0, description="Weight of the seconds to the first token.")
-    decode: float = Field(default=0.5, ge=0, description="Weight of the extra seconds of the answer over those on the fastest backend.")
-    others: float = Field(
-        default=0.2,
+    recompute: float = Field(
+        default=2.0,
         ge=0,
-        description="Weight of the seconds that the request costs the requests that run on the backend; 1 counts them like its own.",
+        description="Weight of the seconds to compute the uncached tokens where the fleet's KV caches are half full and all that is cached "
+        "is used again.",
     )
-    memory_s: float = Field(default=0.5, ge=0, description="Seconds charged for a KV cache that is half full.")
-    unshared: float = Field(
-        default=0.2, ge=0, le=1, description="Share of `decode`, `others` and `memory_s` that counts where no cached tokens are reused."
+    work: float = Field(
+        default=0.5,
+        ge=0,
+        description="Weight of the seconds to compute the uncached tokens where half of the backends have prompts to compute and one "
+        "backend alone holds the most of this one.",
     )
-    leaving: float = Field(default=0.3, ge=0, description="Weight of the seconds to recompute tokens that another backend has cached.")
+    decode: float = Field(default=0.1, ge=0, description="Weight of the extra seconds of the answer over those on the fastest backend.")
+    memory_s: float = Field(
+        default=0.1, ge=0, description="Seconds charged for a KV cache that is half full, where all that is cached is used again."
+    )
     late_s: float = Field(
         default=60.0,
         ge=0,
@@ -76,45 +97,42 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     seq_s = load_table.step_s_seq
     kv_s = load_table.step_s_token
     requests = load_table.requests
+    decoding = load_table.decoding
+    decoding_ctx = load_table.decoding_ctx
     queued = load_table.queue_tokens
     queued_ctx = load_table.queue_ctx
-    used = load_table.kv_tokens
-    crowding = params.unshared + (1.0 - params.unshared) * load_table.reuse.share
+    facts = load_table.facts
+    reuse = load_table.reuse.share
     w_t = params.ttft
-    w_d = params.decode * crowding
-    w_x = params.others * crowding
-    output_there = output * params.horizon / (output + params.horizon)
-    longest = max(matched)
-    common = candidates.common
-    leaving_w = params.leaving if longest > common else 0.0
+    w_r = _price(candidates, load_table, params)
     mean_ctx = tokens + 0.5 * output
     queue: list[float] = []
     prefill: list[float] = []
+    recompute: list[float] = []
     steps: list[float] = []
-    others: list[float] = []
-    leaving: list[float] = []
     for row, held in zip(rows, matched, strict=True):
-        a_token_s, a_ctx_s, there = token_s[row], ctx_s[row], requests[row]
-        queue.append(w_t * (queued[row] * a_token_s + queued_ctx[row] * a_ctx_s))
-        own_s = fixed_s[row] + (tokens - held) * (a_token_s + 0.5 * a_ctx_s * (tokens + held))
-        prefill.append(w_t * own_s)
-        added_s = seq_s[row] + kv_s[row] * mean_ctx
-        steps.append(step_s[row] + seq_s[row] * there + kv_s[row] * used[row] + added_s)
-        others.append(w_x * there * (own_s + output_there * added_s))
-        if leaving_w:
-            kept = held if held > common else common
-            leaving.append(leaving_w * (longest - kept) * (a_token_s + 0.5 * a_ctx_s * (longest + kept)))
-        else:
-            leaving.append(0.0)
+        uncached = tokens - held
+        a_token_s, a_ctx_s, at_work = token_s[row], ctx_s[row], decoding[row]
+        base_s = step_s[row]
+        step = base_s + seq_s[row] * at_work + kv_s[row] * decoding_ctx[row]
+        budget = facts[row].step_tokens
+        chunk = budget - at_work if at_work < 0.875 * budget else 0.125 * budget
+        waits = ceil((queued[row] + uncached) / chunk) - 1.0
+        if requests[row]:
+            waits += 0.5
+        if waits < 0.0:
+            waits = 0.0
+        own_s = uncached * (a_token_s + 0.5 * a_ctx_s * (tokens + held))
+        queue.append(w_t * (waits * step + queued[row] * a_token_s + queued_ctx[row] * a_ctx_s))
+        prefill.append(w_t * (fixed_s[row] + own_s + step - base_s))
+        recompute.append(w_r * own_s)
+        steps.append(step + seq_s[row] + kv_s[row] * mean_ctx)
     least = min(steps)
-    crowded = _memory(rows, matched, load_table, tokens + output, params.memory_s * crowding)
+    crowded = _memory(rows, matched, load_table, tokens + output, params.memory_s * reuse)
     adapter = [w_t * seconds for seconds in candidates.lora_s] if candidates.lora_s else [0.0] * len(rows)
-    out_w = w_d * output_there
-    decode: list[float] = []
-    cost: list[float] = []
-    for at, step in enumerate(steps):
-        decode.append(out_w * (step - least))
-        cost.append(queue[at] + prefill[at] + adapter[at] + decode[at] + others[at] + crowded[at] + leaving[at])
+    out_w = params.decode * output * params.horizon / (output + params.horizon)
+    decode = [out_w * (step - least) for step in steps]
+    cost = [sum(parts) for parts in zip(queue, prefill, adapter, recompute, decode, crowded, strict=True)]
     late = [0.0] * len(rows)
     promised = request.tpot_slo_s
     if promised is not None and least <= promised:
@@ -123,7 +141,29 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     shares = candidates.shares or [1.0] * len(rows)
     if candidates.shares:
         cost = [seconds / share for seconds, share in zip(cost, shares, strict=True)]
-    return Scores(cost, (queue, prefill, adapter, decode, others, crowded, leaving, late, shares))
+    return Scores(cost, (queue, prefill, adapter, recompute, decode, crowded, late, shares))
+
+
+def _price(candidates: Candidates, load_table: LoadTable, params: Params) -> float:
+    """What `recompute` multiplies the own seconds by, the same for all: by how short KV memory is in the fleet (0 while no backend's cache
+    is known), and, where one candidate alone holds the most of the prompt, by how busy the fleet is with prompts."""
+    rows, matched, price = candidates.rows, candidates.matched, 0.0
+    if reuse := load_table.reuse.share:
+        fill = candidates.fill
+        if fill is None:
+            used, capacity = load_table.kv_tokens, load_table.kv_capacity
+            fills = [min(1.0, used[row] / capacity[row]) for row in rows if capacity[row]]
+            fill = sum(fills) / len(fills) if fills else 0.0
+        fill = min(SHORT, fill)
+        price = params.recompute * reuse * fill / (1.0 - fill)
+    longest = max(matched)
+    if params.work and longest > 0.0 and sum([held >= ALIKE * longest for held in matched]) == 1:
+        busy = candidates.busy
+        if busy is None:
+            busy = sum([load_table.queue_tokens[row] > 0.0 for row in rows]) / len(rows)
+        busy = min(BUSY, busy)
+        price += params.work * busy / (1.0 - busy)
+    return price
 
 
 def _memory(rows: Sequence[int], matched: Column, load_table: LoadTable, need: float, weight_s: float) -> Column:
@@ -146,10 +186,45 @@ def _memory(rows: Sequence[int], matched: Column, load_table: LoadTable, need: f
     return seconds
 
 
+def beyond(
+    request: RoutingRequest,
+    candidates: Candidates,
+    load_table: LoadTable,
+    order: LoadOrder,
+    params: Params,
+    rest: tuple[float, float],
+) -> tuple[float, float]:
+    """A lower bound of what backends cost that are not scored: each part of the formula with the fleet's least rates
+    (docs/explanation/decisions/0015 has the argument).
+
+    `decode` counts from the least step of the candidates here, so it may be negative for the others. No bound is known where a backend
+    that is not scored decides whether others are late.
+    """
+    tokens, output = float(request.prompt_tokens), float(request.output_tokens)
+    most_tokens, least_lora_s = rest
+    uncached = max(1.0, tokens - most_tokens)
+    step_s, seq_s, kv_s = load_table.step_s, load_table.step_s_seq, load_table.step_s_token
+    decoding, decoding_ctx = load_table.decoding, load_table.decoding_ctx
+    mean_ctx = tokens + 0.5 * output
+    least = min([step_s[row] + seq_s[row] * (decoding[row] + 1.0) + kv_s[row] * (decoding_ctx[row] + mean_ctx) for row in candidates.rows])
+    least_beyond = order.least_decode_s + order.least_kv_s * mean_ctx
+    if request.tpot_slo_s is not None and least_beyond <= request.tpot_slo_s < least:
+        return params.ttft, -inf
+    reuse = load_table.reuse.share
+    own_s = (tokens - most_tokens) * (order.least_token_s + 0.5 * order.least_ctx_s * (tokens + most_tokens))
+    bound = params.ttft * (own_s + least_lora_s + (uncached - 1.0) // order.most_step_tokens * order.least_step_s)
+    bound += _price(candidates, load_table, params) * own_s
+    if reuse and order.largest_kv:
+        k = min(FULL, order.least_fill + (tokens + output - most_tokens) / order.largest_kv)
+        bound += params.memory_s * reuse * k / (1.0 - k)
+    out_w = params.decode * output * params.horizon / (output + params.horizon)
+    return params.ttft, bound + out_w * min(0.0, least_beyond - least)
+
+
 def first_token_s(params: Params, terms: Sequence[float]) -> float | None:
     """The expected seconds to the first token, without their weight: the queue, the own prompt and the adapter's load."""
     queue_s, prefill_s, adapter_s = terms[:3]
     return (queue_s + prefill_s + adapter_s) / params.ttft if params.ttft else None
 
 
-POLICY: Final = Policy(score, Params, TERMS, in_seconds=True, unit="s", first_token_s=first_token_s)
+POLICY: Final = Policy(score, Params, TERMS, in_seconds=True, unit="s", first_token_s=first_token_s, beyond=beyond)

@@ -1,14 +1,15 @@
-"""A prompt's chain: one keyed 64-bit hash for each whole block, standing for all of the prompt up to that block's end.
+"""A prompt's chain: one 60-bit hash for each whole block, standing for all of the prompt up to that block's end.
 
-    root  = BLAKE2b-64(secret; revision, adapter digest, salt)
-    chain = h1, h2, ...   with h(i+1) = hash((h(i), block(i+1))), h(0) = root
+    root  = BLAKE2b-60(secret; revision, adapter digest, salt)
+    chain = h1, h2, ...   with h(i+1) = XXH3-60(block(i+1), seed h(i)), h(0) = root
 
-`hash` is Python's own, SipHash over bytes (token ids as four bytes each): several times cheaper than a keyed BLAKE2b of every block, and
-without xxHash's dependency (docs/explanation/routing.md; costs: `make bench-decision`). What separates tenants, adapters and revisions is
-the root, which is keyed and cannot be had without the secret; two tenants' chains meet by chance only, once in 2**61 pairs. A collision
-would misplace a request, never give a wrong answer: the index says where a prompt may be warm, engines look for themselves.
+XXH3 (token ids are hashed as four bytes each) is several times cheaper than a keyed BLAKE2b of every block, and as cheap as Python's own
+`hash`, which no other interpreter can compute (record 0017). What separates tenants, adapters and revisions is the root, which is keyed and
+cannot be had without the secret; two tenants' chains meet by chance only, once in 2**60 pairs. A collision would misplace a request, never
+give a wrong answer: the index says where a prompt may be warm, engines look for themselves.
 
-Hashes are comparable within one interpreter and its forks only (they have one seed). That is as far as an index goes.
+Chains are comparable wherever the secret is the same: in the workers of a host, on other hosts and after a restart. `generation` tells.
+60 bits, because such an integer takes 32 bytes in an index and one of 64 bits takes 36.
 
 `LazyChain` computes the hashes on demand: a walk of the index ends at the first block that no backend holds.
 """
@@ -18,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Final, overload
 
+from xxhash import xxh3_64_intdigest
+
 BLOCK_TOKENS: Final = 64
 """Tokens per block. Engines cache in blocks of 16 to 128; a quarter as many entries as at 16 costs at most 63 tokens of a match."""
 BLOCK_BYTES: Final = 256
@@ -26,7 +29,8 @@ BLOCK_BYTES: Final = 256
 TOKEN_BYTES: Final = 4
 """Bytes per token id. Ids are hashed as the bytes they take in memory: 2.5 times as fast as hashing a tuple of ids, and keyed like text."""
 
-_SIGN: Final = 1 << 63
+_CUT: Final = 4
+"""Bits that are cut off a 64-bit hash."""
 
 
 def root(revision: str, lora_digest: str, salt: str, secret: bytes) -> int:
@@ -36,7 +40,7 @@ def root(revision: str, lora_digest: str, salt: str, secret: bytes) -> int:
         revision: identifies the model's name, weights and chat template: everything that, when changed, makes cached blocks useless.
         lora_digest: digest of the adapter's weights, not its name, which other weights can have later; empty for the base model.
         salt: identifies the tenant or group whose requests may share cached prefixes.
-        secret: the secret of this process and its forks, 16 to 64 bytes.
+        secret: the secret of all gateways whose chains are to be comparable, 16 to 64 bytes.
 
     Raises:
         ValueError: the secret is too short or too long.
@@ -48,7 +52,21 @@ def root(revision: str, lora_digest: str, salt: str, secret: bytes) -> int:
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little"))  # so that "ab", "c" is not "a", "bc"
         digest.update(encoded)
-    return int.from_bytes(digest.digest(), "little") - _SIGN
+    return int.from_bytes(digest.digest(), "little") >> _CUT
+
+
+def generation(secret: bytes) -> str:
+    """Eight hexadecimal digits that are equal where chains are comparable: with the same secret, and the same way to hash.
+
+    Args:
+        secret: the secret that roots are keyed with, 16 to 64 bytes.
+    """
+    return blake2b(b"xxh3-60", digest_size=4, key=secret, person=b"tidegate-logged").hexdigest()
+
+
+def hash_after(last: int, block: bytes) -> int:
+    """The hash of one more piece of a prompt after `last` (a hash or a root), 0 to 2**60 - 1."""
+    return xxh3_64_intdigest(block, last) >> _CUT
 
 
 def of_text(start: int, text: bytes, block_bytes: int = BLOCK_BYTES, before: Sequence[int] = ()) -> list[int]:
@@ -62,7 +80,7 @@ def of_text(start: int, text: bytes, block_bytes: int = BLOCK_BYTES, before: Seq
     last = chain[-1] if chain else start
     add = chain.append
     for at in range(len(chain) * block_bytes, len(text) - block_bytes + 1, block_bytes):
-        last = hash((last, text[at : at + block_bytes]))
+        last = xxh3_64_intdigest(text[at : at + block_bytes], last) >> _CUT
         add(last)
     return chain
 
@@ -70,9 +88,9 @@ def of_text(start: int, text: bytes, block_bytes: int = BLOCK_BYTES, before: Seq
 def after_tokens(last: int, block: Sequence[int]) -> int:
     """The hash of one more whole block of token ids after `last` (a hash or the root): `of_tokens` for a single block."""
     try:
-        return hash((last, array("I", block).tobytes()))
+        return hash_after(last, array("I", block).tobytes())
     except OverflowError:  # no vocabulary has such an id: an engine reported it, and no prompt of ours should match it
-        return hash((last, *block))
+        return hash_after(last, repr(tuple(block)).encode())
 
 
 def of_tokens(start: int, tokens: Sequence[int], block_tokens: int = BLOCK_TOKENS, before: Sequence[int] = ()) -> list[int]:

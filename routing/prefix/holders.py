@@ -14,7 +14,7 @@ generation's bit on all its blocks, and forgetting the oldest generation means c
 generation holds whole beginnings of prompts, hence the longest run in one of them is the backend's match.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
@@ -84,24 +84,31 @@ class BlockHolders:
 
     def add(self, bit: int, hashes: Sequence[int]) -> list[int]:
         """Record that the slot of this bit holds these blocks, a prompt's blocks in order; returns the blocks that it held already."""
+        olds = self.use(bit, hashes)
+        return [block for block, old in zip(reversed(hashes), olds, strict=True) if old & bit]
+
+    def use(self, bit: int, hashes: Sequence[int]) -> list[int]:
+        """Record that the slot of this bit holds these blocks, a prompt's blocks in order; returns the bits of those that held each block
+        until now, the last block's first."""
         shards = self.shards
         mask = self.mask
         full = self._shard_blocks
         alive = self.alive
         near = full * 3 // 4
-        again: list[int] = []
+        olds: list[int] = []
+        note = olds.append
         # blocks of one prompt mostly have the same holders: they share one int
         old_before = 0
         new = bit
         for block in reversed(hashes):  # a prompt's beginning is dropped last
             shard = shards[block & mask]
             old = shard.get(block, 0)
-            if old & bit:
-                again.append(block)
-                continue
+            note(old)
             if old is not old_before:
                 old_before = old
-                new = old & alive | bit
+                new = old if old & bit else old & alive | bit
+            if new is old:
+                continue
             if not old and (size := len(shard)) >= near:
                 self.crowded = True
                 if size >= full:
@@ -112,7 +119,7 @@ class BlockHolders:
         if self._owed >= SWEEP_EVERY:
             self._owed = 0
             self._sweep(SHARD_BLOCKS if len(self._dead) >= HURRY else SHARD_BLOCKS // 8)
-        return again
+        return olds
 
     def discard(self, bit: int, hashes: Iterable[int]) -> None:
         """Record that the slot of this bit no longer holds these blocks."""
@@ -208,6 +215,10 @@ class RecentUse:
         """Distinct blocks that the backend is assumed to hold, and those of `others` since; never more than `capacity`."""
         return sum(generation.newest for generation in self._generations)
 
+    def generations(self) -> list[tuple[int, int]]:
+        """The bit of each generation and the blocks that are in no younger one, the oldest first."""
+        return [(generation.bit, generation.newest) for generation in self._generations]
+
     def resize(self, capacity: int, close: Callable[[int], None]) -> None:
         """Set the capacity in blocks, and forget the oldest generations where it is exceeded."""
         self.capacity = capacity
@@ -219,13 +230,16 @@ class RecentUse:
         if not chain:
             return
         generations = self._generations
-        counts = self._by_generation(holders, chain)
-        if generations and not generations[-1].others and counts.get(generations[-1]) == len(chain):
-            return
-        if not generations or generations[-1].newest * GENERATIONS >= self.capacity:
+        full = not generations or generations[-1].newest * GENERATIONS >= self.capacity
+        if full:
+            bits = [holders.shards[block & holders.mask].get(block, 0) for block in chain]
+            if generations and not generations[-1].others and all([held & generations[-1].bit for held in bits]):
+                return  # it would fill another generation with the same blocks
             generations.append(_Generation(open_slot()))
         youngest = generations[-1]
-        holders.add(youngest.bit, chain)
+        counts = self._by_generation(holders.use(youngest.bit, chain))
+        if counts.get(youngest) == len(chain):
+            return
         for generation, blocks in counts.items():
             if generation is not None:
                 generation.newest -= blocks
@@ -244,26 +258,18 @@ class RecentUse:
             self._generations[-1].others = True
             self._shrink(close)
 
-    def _by_generation(self, holders: BlockHolders, chain: Sequence[int]) -> dict[_Generation | None, int]:
-        """How many of these blocks are in each generation, counting a block for the youngest that holds it; None: blocks in none."""
+    def _by_generation(self, bits_by_block: Sequence[int]) -> dict[_Generation | None, int]:
+        """How many of the blocks with these holders are in each generation, counting a block for the youngest that holds it; None: blocks
+        in none."""
         counts: dict[_Generation | None, int] = {}
-        shards = holders.shards
-        mask = holders.mask
-        bits_by_block = [shards[block & mask].get(block, 0) for block in chain]
-        at = 0
-        end = len(bits_by_block)
-        while at < end:  # blocks of one prompt mostly have the same holders
-            bits = bits_by_block[at]
-            begin = at
-            while at < end and bits_by_block[at] is bits:
-                at += 1
+        for bits, blocks in Counter(bits_by_block).items():  # blocks of one prompt mostly have the same holders
             youngest = None
             if bits:
                 for generation in reversed(self._generations):
                     if bits & generation.bit:
                         youngest = generation
                         break
-            counts[youngest] = counts.get(youngest, 0) + at - begin
+            counts[youngest] = counts.get(youngest, 0) + blocks
         return counts
 
     def _shrink(self, close: Callable[[int], None]) -> None:

@@ -14,6 +14,7 @@ predictions, at most one for each backend, and blocks of one prompt share it, so
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -76,16 +77,13 @@ class Predictions:
             self._sweep(len(self._queue[0].chain) + 1, now)
         prediction = Prediction(holder, chain, now + self._ttl_s)
         groups = self.groups
-        olds = list(map(groups.get, chain))
         at = 0
-        end = len(olds)
-        while at < end:
-            old = olds[at]
+        for _, run in groupby(list(map(groups.get, chain)), id):
+            olds = list(run)
             begin = at
-            while at < end and olds[at] is old:
-                at += 1
+            at += len(olds)
             standing: list[Prediction] = []
-            for earlier in old or ():
+            for earlier in olds[0] or ():
                 if earlier.holder is not holder and earlier.until > now and earlier.holder.bit:
                     standing.append(earlier)
             group: PredictionGroup = (*standing, prediction)
@@ -130,9 +128,11 @@ class Predictions:
             chain = queue[0].chain
             part = chain[self._swept : self._swept + budget]
             part_groups = list(map(groups.get, part))
-            different = {id(group): group for group in part_groups if group is not None}
-            dead = {key for key, group in different.items() if not any([member.bit_at(now) for member in group])}
-            if dead:
+            different = dict(zip(map(id, part_groups), part_groups, strict=True))
+            dead = {key for key, group in different.items() if group is not None and not any([member.bit_at(now) for member in group])}
+            if len(dead) == len(different):
+                deque(map(groups.pop, part), 0)
+            elif dead:
                 deque(map(groups.pop, [block for block, group in zip(part, part_groups, strict=True) if id(group) in dead]), 0)
             budget -= len(part) + 1
             self._swept += len(part)
@@ -221,6 +221,19 @@ class PrefixIndex:
     def predicted(self) -> int:
         """Distinct blocks with a prediction, including expired ones that are not swept yet."""
         return len(self._predictions.groups)
+
+    @property
+    def shards(self) -> Sequence[Mapping[int, int]]:
+        """The holders of each block, as bits, in parts; for copies (`routing.prefix.index_copy`)."""
+        return self._holders.shards
+
+    def assumed(self) -> list[tuple[str, int, list[tuple[int, int]]]]:
+        """Of each backend without events: its id, its capacity in blocks, and bit and blocks of each generation, the oldest first."""
+        return [
+            (backend_id, backend.used.capacity, backend.used.generations())
+            for backend_id, backend in self._backends.items()
+            if not backend.exact
+        ]
 
     def match(self, chain: Sequence[int], now: float, among: Collection[str] | None = None) -> IndexMatch:
         """How far each backend holds the prompt, in one walk.

@@ -78,7 +78,8 @@ class SimulatedEngine:
 
     def submit(self, run: Decoding, now: float) -> None:
         """Queue a request that arrives at `now`."""
-        run.hoped = max(self.cache.matched(run.chain) * self.block_tokens, min(run.handed, run.prompt + run.produced - 1))
+        held = min(self.cache.matched(run.chain) * self.block_tokens, run.prompt + run.produced)
+        run.hoped = max(held, min(run.handed, run.prompt + run.produced - 1))
         self.queued_tokens += run.prompt + run.produced - run.hoped
         heapq.heappush(self.waiting, (run.key if self.by_priority else (0.0, run.order), run))
         if self.until == IDLE:
@@ -140,10 +141,11 @@ class SimulatedEngine:
         for run, chunk in chunks:
             run.computed += chunk * k
             self.queued_tokens -= chunk * k
+            if k > 1:
+                self._publish(run, 0)
             if run.computed < run.prompt + run.produced:
                 continue
             self._prefilling.remove(run)
-            run.shared = self.cache.publish(run.chain, run.shared)
             run.produced += 1
             if run.produced == 1:
                 self._begun(run, now)
@@ -152,8 +154,18 @@ class SimulatedEngine:
             else:
                 self._decoders.join(run)
 
+    def _publish(self, run: Decoding, chunk: int) -> None:
+        """Make the full blocks found that are computed, or will be in a chunk that is being scheduled: vLLM caches blocks when it allocates
+        them to a step, so a request that is admitted into the same step finds them."""
+        blocks = min(len(run.chain), (run.computed + chunk) // self.block_tokens)
+        if blocks > run.shared:
+            run.shared = self.cache.publish(run.chain[:blocks], run.shared)
+
     def _over(self, run: Decoding) -> None:
         del self.running[run.order]
+        # blocks of the answer are cached as they fill, and nobody asks for them before it has ended; its last token was not computed
+        run.computed = run.prompt + run.produced - 1
+        self._publish(run, 0)
         self.cache.release(run.chain, run.shared, pages(run.prompt + run.produced))
         self._ended(run, self.at)
 
@@ -198,6 +210,7 @@ class SimulatedEngine:
                 return chunks
             chunk = min(run.prompt + run.produced - run.computed, budget)
             chunks.append((run, chunk))
+            self._publish(run, chunk)
             budget -= chunk
         waiting = self.waiting
         while waiting and budget > 0 and len(self.running) < self.max_num_seqs:
@@ -218,6 +231,7 @@ class SimulatedEngine:
             self._prefilling.append(run)
             chunk = min(total - run.computed, budget)
             chunks.append((run, chunk))
+            self._publish(run, chunk)
             budget -= chunk
         return chunks
 

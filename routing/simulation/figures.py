@@ -4,7 +4,7 @@ A request that was refused or failed has no latency; in goodput it counts as not
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -133,8 +133,12 @@ def interval(values: Sequence[float], rng: Rng) -> tuple[float, float] | None:
     return quantile(means, 0.025), quantile(means, 0.975)
 
 
-def pooled_hit_rate(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> float:
-    """Hit rate of one cache as large as all engines' together, with every prompt cached on arrival: an upper bound for routing."""
+def pooled_hit_rate(workload: Workload, fleet: FleetFile, outcomes: Outcomes, counted: Collection[int] | None = None) -> float:
+    """Hit rate of one cache as large as all engines' together, with every prompt cached on arrival: an upper bound for routing.
+
+    Args:
+        counted: positions of the turns that are counted; the others only fill the cache. None counts all.
+    """
     turns = workload.turns
     order = sorted((i for i in range(len(turns)) if outcomes.state[i] is RequestEnd.DONE), key=lambda i: (outcomes.arrived[i], i))
     total = sum(kind.count * kind.timing.kv_tokens for kind in fleet.engines)
@@ -143,12 +147,15 @@ def pooled_hit_rate(workload: Workload, fleet: FleetFile, outcomes: Outcomes) ->
     for i in order:
         turn = turns[i]
         usable = turn.chain[: (turn.prompt_tokens - 1) // workload.block_tokens]
-        needed = len(usable) * cache.span
+        # an answer is there before the prompt that contains it
+        whole = [*turn.chain, *turn.answer] if turn.answer else usable
+        needed = len(whole) * cache.span
         reused = cache.admit(usable, needed)
         if reused >= 0:
-            hit += reused * workload.block_tokens
-            cache.release(usable, cache.publish(usable, reused), needed)
-    return hit / (sum(turns[i].prompt_tokens for i in order) or 1)
+            if counted is None or i in counted:
+                hit += reused * workload.block_tokens
+            cache.release(whole, cache.publish(whole, reused), needed)
+    return hit / (sum(turns[i].prompt_tokens for i in order if counted is None or i in counted) or 1)
 
 
 def curve(workload: Workload, outcomes: Outcomes) -> list[float]:

@@ -117,6 +117,7 @@ class EventKind(IntEnum):
     LOADED = 5
     HANDED = 6
     ENGINE = 7
+    SIBLINGS = 8
 
 
 class SimulatedFlight:
@@ -176,7 +177,7 @@ class SimulatedFleet:
         self.names = [f"engine-{i}" for i in range(len(self._kinds))]
         self._spread = dice("replicas")
         self.replicas = [
-            Replica(self.names, fleet, workload.block_tokens, policy_instance(), dice(f"replica {i}")) for i in range(fleet.replicas)
+            Replica(i, self.names, fleet, workload.block_tokens, policy_instance(), dice(f"replica {i}")) for i in range(fleet.replicas)
         ]
         self.engines = [self._engine(i, workload.block_tokens) for i in range(len(self._kinds))]
         self._shelves = [SimulatedAdapters(kind.lora_slots, kind.lora_load_s) for kind in self._kinds]
@@ -188,6 +189,8 @@ class SimulatedFleet:
         self._heap: list[tuple[float, int, int, Any]] = []
         self._number = 0
         self._left = len(self._turns)
+        self._looks: dict[Replica, None] = {}
+        """Replicas whose queues are to be looked through once the event under way is over, when no engine is in the middle of a step."""
         self.outcomes: Outcomes = none_yet(len(self._turns))
         self.now = 0.0
 
@@ -216,12 +219,26 @@ class SimulatedFleet:
         for at in range(len(self.engines)):
             # engines are not all polled at the same moment
             self._plan(self._fleet.signals.every_s * at / len(self.engines), EventKind.SIGNAL, (at, None))
+        if len(self.replicas) > 1 and self._fleet.siblings_s:
+            self._plan(self._fleet.siblings_s, EventKind.SIBLINGS, None)
         # in the order of `EventKind`
-        handlers = (self._fault, self._health, self._signal, self._cached, self._arrival, self._submit, self._handed, self._step)
+        handlers = (
+            self._fault,
+            self._health,
+            self._signal,
+            self._cached,
+            self._arrival,
+            self._submit,
+            self._handed,
+            self._step,
+            self._exchange,
+        )
         heap = self._heap
         while self._left and heap:
             self.now, kind, _, event = heapq.heappop(heap)
             handlers[kind](event)
+            while self._looks:
+                self._look(self._looks.popitem()[0])
         self.outcomes.finished_at = max(self.outcomes.ended, default=0.0)
         self.outcomes.preemptions = sum(engine.preemptions for engine in self.engines)
         return self.outcomes
@@ -248,6 +265,7 @@ class SimulatedFleet:
         if not flight.prefilled:
             self.outcomes.cached[flight.index] = run.cached
             flight.replica.prefilled(sent, run.cached, now)
+            self._looks[flight.replica] = None
         if flight.prefilled or sent.decode == sent.backend:
             self.outcomes.first[flight.index] = now
             flight.replica.begun(sent, now)
@@ -259,6 +277,7 @@ class SimulatedFleet:
             self._hand_over(flight, now)
             return
         flight.replica.done(flight.turn, flight.sent, now)
+        self._looks[flight.replica] = None
         self._free_adapter(flight)
         self._close(flight.index, RequestEnd.DONE, now)
 
@@ -280,16 +299,30 @@ class SimulatedFleet:
             self._close(index, RequestEnd.REFUSED, self.now)
             return
         replica = self.replicas[self._spread.randrange(len(self.replicas))] if len(self.replicas) > 1 else self.replicas[0]
-        self._place(SimulatedFlight(index, turn, replica), "")
+        flight = SimulatedFlight(index, turn, replica)
+        if len(replica.queue):
+            replica.wait(flight, turn, self.now)
+        else:
+            self._place(flight, "")
 
-    def _place(self, flight: SimulatedFlight, not_on: str) -> None:
+    def _look(self, replica: Replica) -> None:
+        """Something has changed that may have given a backend room."""
+        if len(replica.queue):
+            replica.queue.look(replica.has_room, lambda flight: self._place(flight, "", waits=True))
+
+    def _place(self, flight: SimulatedFlight, not_on: str, *, waits: bool = False) -> bool:
+        """Route a request and send it; False where it has to wait, or to go on waiting where it `waits` already."""
         turn = flight.turn
         adapters = adapters_for(turn.lora, self.names, self._shelves) if turn.lora else None
         priority = turn.priority if (tenant := self._fleet.tenants.get(turn.tenant)) is None else tenant.priority
         request, route, split = flight.replica.route(turn, priority, self.now, adapters, not_on)
+        if not route.ranked and route.full:
+            if not waits:
+                flight.replica.wait(flight, turn, self.now)
+            return False
         if not route.ranked:
             self._close(flight.index, RequestEnd.REFUSED if not not_on else RequestEnd.FAILED, self.now)
-            return
+            return True
         flight.sent = flight.replica.send(request, route, split, self.now)
         at = self.names.index(flight.sent.backend)
         self.outcomes.engine[flight.index] = at
@@ -297,7 +330,8 @@ class SimulatedFleet:
         flight.prefilled = False
         # a prefill engine is asked for one token, as vLLM's KV connector does
         output = turn.output_tokens if flight.sent.decode == flight.sent.backend else 1
-        flight.run = Decoding(flight, turn.prompt_tokens, output, turn.chain, self._number, priority)
+        chain = [*turn.chain, *turn.answer] if turn.answer and output == turn.output_tokens else turn.chain
+        flight.run = Decoding(flight, turn.prompt_tokens, output, chain, self._number, priority)
         self._number += 1
         # a request that the KV cache cannot hold to its last token would be preempted and recomputed for ever
         if not self._alive[at] or not self.engines[at].fits(turn.prompt_tokens, turn.output_tokens):
@@ -306,6 +340,7 @@ class SimulatedFleet:
             self._wait_for_adapter(at, flight)
         else:
             self._submit((at, flight))
+        return True
 
     def _submit(self, event: tuple[int, SimulatedFlight]) -> None:
         at, flight = event
@@ -338,6 +373,7 @@ class SimulatedFleet:
         """The flight's engine died: retry elsewhere, unless a token of the answer has come."""
         assert flight.sent is not None
         flight.replica.failed(flight.sent)
+        self._looks[flight.replica] = None
         if flight.retries >= MAX_RETRIES or (flight.run is not None and flight.run.produced):
             self._close(flight.index, RequestEnd.FAILED, self.now)
             return
@@ -380,6 +416,16 @@ class SimulatedFleet:
         for replica in self.replicas:
             (replica.index.stored if stored else replica.index.removed)(self.names[at], hashes)
 
+    def _exchange(self, _: None) -> None:
+        """Replicas tell each other of the requests they sent."""
+        told = [replica.told(self.now) for replica in self.replicas]
+        for batch in told:
+            if batch is not None:
+                for replica in self.replicas:
+                    replica.hear(batch, self.now)
+        self._looks.update(dict.fromkeys(self.replicas))
+        self._plan(self.now + self._fleet.siblings_s, EventKind.SIBLINGS, None)
+
     def _signal(self, event: tuple[int, tuple[float, int, int, int, float] | None]) -> None:
         at, read = event
         if read is None:
@@ -396,9 +442,12 @@ class SimulatedFleet:
     def _report(self, at: int, reading: tuple[float, int, int, int, float]) -> None:
         when, running, waiting, queued, usage = reading
         capacity = self._kinds[at].timing.kv_tokens
-        report = {"running": running, "waiting": waiting, "queued_tokens": queued, "kv_usage": usage, "kv_capacity": capacity}
+        told = queued if self._fleet.signals.queued_tokens else None
+        report = {"running": running, "waiting": waiting, "queued_tokens": told, "kv_usage": usage, "kv_capacity": capacity}
         for replica in self.replicas:
             replica.load_table.report(self.names[at], **report, read_at=when, asked_at=when)
+            if len(replica.queue):
+                self._looks[replica] = None
 
     # faults
 
@@ -433,3 +482,4 @@ class SimulatedFleet:
         at, up = event
         for replica in self.replicas:
             replica.set_up(self.names[at], up, self.now)
+            self._looks[replica] = None

@@ -58,6 +58,9 @@ class SignalDelays(Strict):
         default=0.1, ge=0.01, le=60, description="Seconds between two readings of an engine's load; the gateway's `signals_s`."
     )
     delay_s: float = Field(default=0.0, ge=0, le=60, description="Age of a load reading when it arrives.")
+    queued_tokens: bool = Field(
+        default=False, description="Whether engines report the prompt tokens that wait there; vLLM reports only the waiting requests."
+    )
     kv_events: bool = Field(
         default=True, description="Whether engines publish KV events; otherwise replicas estimate caches from the requests they sent."
     )
@@ -98,8 +101,18 @@ class FleetFile(Strict):
     """A fleet file."""
 
     engines: list[Engines] = Field(min_length=1, max_length=64, description="Engines, one entry per kind.")
-    replicas: int = Field(
-        default=1, ge=1, le=64, description="Gateway processes; each knows its own requests and the signals of the engines."
+    replicas: int = Field(default=1, ge=1, le=64, description="Gateway processes, which share the requests at random.")
+    siblings_s: float = Field(
+        default=0.025,
+        ge=0,
+        le=60,
+        description="Seconds between two exchanges of what replicas tell each other of the requests they sent; 0: they tell nothing.",
+    )
+    hold_s: float = Field(
+        default=0.6,
+        ge=0,
+        le=3600,
+        description="Seconds of uncached prompts that may wait in an engine before requests wait in the gateway's queue; 0 for no bound.",
     )
     signals: SignalDelays = Field(default=SignalDelays(), description="Delays of the engines' signals.")
     slo: Objective = Field(default=Objective(), description="The latency objective of a good answer.")

@@ -1,22 +1,33 @@
-"""One gateway process of a simulated fleet: its own load table, prefix index and policy memory, and the gateway's routing code."""
+"""One gateway process of a simulated fleet: its own load table, prefix index, policy memory and queue, and the gateway's routing code.
+
+As in the gateway, a request also waits where others wait already, and each first token, end of an answer and load report lets the queue be
+looked through again: the request whose turn it is is routed anew, and sent where that decision says. Nothing is refused for waiting long:
+latencies of policies are comparable only where the same requests are answered.
+"""
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, Final
 
 import msgspec
 
 from domain.clock import Rng
-from routing.calibration import Calibration
+from routing.calibration import NO_BATCH, Calibration, DecodeBatch, batch_on, decode_sample
 from routing.disaggregation import HandoverTerms, Reservation, Split, consider, for_roles, reserve
+from routing.fair_queue import FairQueue, QueueBounds
+from routing.fair_tier import QueuedRequest, in_order_s
 from routing.fleet import Availability, Backend, Pool
-from routing.load import BackendFacts, Charge, LoadTable, Rates
+from routing.load import BackendFacts, Charge, LoadTable
 from routing.output_length import OutputLengths
 from routing.policy_instance import PolicyInstance
 from routing.ports import Adapters, Circumstances, RoutingRequest
 from routing.prefix.index import Prediction, PrefixIndex
+from routing.rates import Rates
 from routing.residency import with_adapter
+from routing.room import has_no_room
 from routing.schedule import Route, place
+from routing.siblings import HearSiblings, SiblingNews, TellSiblings
 from routing.simulation.fleet_file import FleetFile
 from routing.simulation.timing import StepTiming
 from routing.simulation.turns import TraceRequest
@@ -30,6 +41,48 @@ STALE_S: Final = 3.0
 """Seconds beyond its usual age after which a load report counts as stale."""
 MIN_STEPS: Final = 8
 """Output tokens from which on an answer is a sample of the decode step, as in the gateway."""
+
+
+UNBOUNDED: Final = QueueBounds(1 << 40, 1 << 60, 1 << 40, 1 << 60)
+
+Attempt = Callable[[Any], bool]
+"""Routes a request anew and sends it; False while no backend has room for it."""
+
+
+class SimulatedQueue:
+    """The queue of one replica. Bounded by the requests of the workload."""
+
+    __slots__ = ("_flights", "_queue")
+
+    def __init__(self) -> None:
+        self._queue = FairQueue(UNBOUNDED)
+        self._flights: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def join(self, flight: object, turn: TraceRequest, uncached: float, size_s: float, now: float) -> None:
+        """Let a request wait.
+
+        Args:
+            flight: what `look` hands to its attempts.
+            uncached: tokens of its prompt that the best backend has to compute.
+            size_s: seconds that it takes there.
+        """
+        cost = max(1, round(uncached) + 2 * turn.output_tokens)
+        place = QueuedRequest(turn.tenant, turn.priority_class, False, cost, inf, now, 1, 0, order_s=in_order_s(size_s, now))
+        self._queue.put(place)
+        self._flights[place.seq] = flight
+
+    def look(self, has_room: Callable[[], bool], attempt: Attempt) -> None:
+        """Send what can be sent now, in order, as long as any backend has room."""
+        queue, flights = self._queue, self._flights
+        while flights and has_room():
+            place = queue.next(lambda waiting: attempt(flights[waiting.seq]))
+            if place is None:
+                return
+            queue.take(place)
+            del flights[place.seq]
 
 
 class SentRequest(msgspec.Struct, gc=False):
@@ -50,15 +103,33 @@ class SentRequest(msgspec.Struct, gc=False):
     """Prompt tokens queued there when it was sent."""
     queued_ctx: float
     """The sum of those tokens' contexts."""
+    interference_s: float
+    """What decode steps there were expected to add to its time to the first token."""
     first_at: float = 0.0
-    began: tuple[float, float] = (0.0, 0.0)
-    """Sequences in the backend's batch and tokens in their contexts at `first_at`."""
+    began: DecodeBatch = NO_BATCH
+    """The backend's batch at `first_at`."""
+
+
+class _Conversations(OrderedDict[int, str]):
+    """The backend of each conversation's last turn; at the bound the one whose last turn is the oldest is forgotten."""
+
+    def held(self, session: int, backend_id: str) -> None:
+        self[session] = backend_id
+        self.move_to_end(session)
+        if len(self) > MAX_SESSIONS:
+            self.popitem(last=False)
 
 
 class Replica:
-    """One gateway process. Index and sessions are bounded by constants, the rest by the fleet and the requests in flight."""
+    """One gateway process. Index and sessions are bounded by constants, the rest by the fleet and the requests in flight.
 
-    def __init__(self, names: Sequence[str], fleet: FleetFile, block_tokens: int, policy_instance: PolicyInstance, rng: Rng) -> None:
+    Args:
+        number: no other replica of the fleet has it.
+    """
+
+    def __init__(
+        self, number: int, names: Sequence[str], fleet: FleetFile, block_tokens: int, policy_instance: PolicyInstance, rng: Rng
+    ) -> None:
         self._rng = rng
         self._fleet = fleet
         self._block_tokens = block_tokens
@@ -71,14 +142,19 @@ class Replica:
         self._backends = {name: Backend(name, "pool", Availability.UP, "", role=self._roles[name]) for name in names}
         self._pool = Pool("pool", "model", "r1", "vllm", tuple(self._backends.values()), tuple(self._backends.values()))
         self.load_table = LoadTable()
+        if fleet.hold_s:
+            self.load_table.set_hold(fleet.hold_s if fleet.siblings_s else fleet.hold_s / fleet.replicas)
+        self.queue = SimulatedQueue()
         self.index = PrefixIndex(MAX_INDEX_BLOCKS)
         for name, kind in zip(names, kinds, strict=True):
-            facts = BackendFacts(context_tokens=kind.context_tokens, price=kind.price, region=kind.region)
+            facts = BackendFacts(0, kind.context_tokens, kind.price, kind.region, kind.token_budget)
             self.load_table.add(name, rates_of(kind.timing), facts)
             if not fleet.signals.kv_events:
                 self.index.size(name, kind.timing.kv_tokens // block_tokens)
         self._speeds = {name: Calibration(rates_of(kind.timing)) for name, kind in zip(names, kinds, strict=True)}
-        self._sessions: OrderedDict[int, str] = OrderedDict()
+        self._sessions = _Conversations()
+        self._tell = TellSiblings(0, number) if fleet.replicas > 1 and fleet.siblings_s else None
+        self._hear = HearSiblings(0, number, lambda _: self.load_table, self.index, lambda _: self._sessions)
         self._lengths = OutputLengths()
         self._checked_at = 0.0
 
@@ -112,7 +188,12 @@ class Replica:
         holder = self._sessions.get(turn.session, "") if turn.session else ""
         pool = self._pool if not not_on else self._pool_now(without=not_on)
         route = place(
-            request, pool, self.load_table, self._choosing, Circumstances(now, match, holder=holder, adapters=adapters), self._rng
+            request,
+            pool,
+            self.load_table,
+            self._choosing,
+            Circumstances(now, match, holder=holder, adapters=adapters),
+            self._rng,
         )
         if adapters is not None and not self._choosing.policy.in_seconds:
             route = with_adapter(route, adapters.there, self.load_table)
@@ -122,6 +203,19 @@ class Replica:
             split = consider(request, route.backends, self.load_table, held, self._terms, self._rng)
         return request, for_roles(route, split) if self._halves or split is not None else route, split
 
+    def has_room(self) -> bool:
+        """Whether any backend has room for a request."""
+        load_table = self.load_table
+        return any([not has_no_room(load_table, load_table.row_of[backend.id], 1.0) for backend in self._pool.up])
+
+    def wait(self, flight: object, turn: TraceRequest, now: float) -> None:
+        """Let a request wait in the queue, with the size that it has on the backend with most of it cached."""
+        held = self.index.match(turn.chain, now, self._backends).blocks
+        seconds = self.load_table.prefill_s_token
+        rows = [(row, turn.prompt_tokens - held.get(name, 0) * self._block_tokens) for row, name in enumerate(self.load_table.ids)]
+        size_s, uncached = min((seconds[row] * max(1, tokens), max(1, tokens)) for row, tokens in rows)
+        self.queue.join(flight, turn, uncached, size_s, now)
+
     def send(self, request: RoutingRequest, route: Route, split: Split | None, now: float) -> SentRequest:
         """Charge the route's first backend, and the prefill backend of a split request."""
         decode = route.ranked[0][0]
@@ -130,6 +224,7 @@ class Replica:
         row = self.load_table.row_of[backend]
         queued = self.load_table.queue_tokens[row]
         queued_ctx = self.load_table.queue_ctx[row]
+        interference_s = self.load_table.interference_s(row, request.prompt_tokens - (route.matched[0] if route.matched else 0.0))
         held: Charge | Reservation
         if split is not None and prefills:
             matched = float(request.prompt_tokens - split.uncached_tokens)
@@ -143,11 +238,18 @@ class Replica:
             self._choosing.memory.placed(request, backend, uncached, now)
         prediction = self.index.predict(backend, request.chain, now)
         if request.session:
-            self._sessions[request.session] = backend
-            self._sessions.move_to_end(request.session)
-            if len(self._sessions) > MAX_SESSIONS:
-                self._sessions.popitem(last=False)
-        return SentRequest(held, prediction, matched, backend, decode.id, now, request.prompt_tokens, queued, queued_ctx)
+            self._sessions.held(request.session, backend)
+        if self._tell is not None:
+            self._tell.sent(backend, request.session, () if self._fleet.signals.kv_events else request.chain)
+        return SentRequest(held, prediction, matched, backend, decode.id, now, request.prompt_tokens, queued, queued_ctx, interference_s)
+
+    def told(self, now: float) -> SiblingNews | None:
+        """What it has to tell the other replicas."""
+        return self._tell.batch((self.load_table,), now) if self._tell is not None else None
+
+    def hear(self, batch: SiblingNews, now: float) -> None:
+        """Take in what another replica told."""
+        self._hear.hear(batch, now)
 
     def prefilled(self, sent: SentRequest, cached: int, now: float) -> None:
         """Learn that the prompt is computed, and how many of its tokens the engine had cached."""
@@ -159,7 +261,7 @@ class Replica:
         self.load_table.reuse.note(sent.prompt, cached)
         calibration = self._speeds[sent.backend]
         uncached = sent.prompt - cached
-        calibration.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx)
+        calibration.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx, sent.interference_s)
         self.load_table.set_rates(sent.backend, calibration.rates, calibration.residual_s)
 
     def begun(self, sent: SentRequest, now: float) -> None:
@@ -167,7 +269,7 @@ class Replica:
         if isinstance(sent.held, Reservation):
             sent.held.handed_over()
         sent.first_at = now
-        sent.began = self._batch(sent.decode)
+        sent.began = batch_on(self.load_table, self.load_table.row_of[sent.decode])
 
     def failed(self, sent: SentRequest) -> None:
         """Release a request whose engine died, and withdraw its prediction."""
@@ -177,10 +279,9 @@ class Replica:
     def done(self, turn: TraceRequest, sent: SentRequest, now: float) -> None:
         """Release a completed request, and learn from it."""
         if turn.output_tokens > MIN_STEPS and now > sent.first_at:
-            at_first = sent.began
-            at_end = self._batch(sent.decode)
-            step_s = (now - sent.first_at) / (turn.output_tokens - 1)
-            self._speeds[sent.decode].step((at_first[0] + at_end[0]) / 2, (at_first[1] + at_end[1]) / 2, step_s)
+            row = self.load_table.row_of[sent.decode]
+            steps, seconds = turn.output_tokens - 1, now - sent.first_at
+            self._speeds[sent.decode].step(*decode_sample(self.load_table, row, sent.began, steps, seconds))
         self._release(sent)
         self._lengths.note(turn.tenant, "", 0, turn.output_tokens, None)
 
@@ -189,10 +290,6 @@ class Replica:
             sent.held.release()
         else:
             self.load_table.release(sent.held)
-
-    def _batch(self, backend: str) -> tuple[float, float]:
-        row = self.load_table.row_of[backend]
-        return self.load_table.running[row], self.load_table.kv_tokens[row]
 
     def set_up(self, name: str, up: bool, now: float) -> None:
         """The replica learns that this engine is up, with an empty cache, or down."""

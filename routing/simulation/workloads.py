@@ -5,7 +5,7 @@ Each function takes the random generators and returns a Workload for about eight
 denser.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from domain.clock import Rng
@@ -42,16 +42,26 @@ def _prefix(tokens: int, *identity: int) -> list[int]:
 
 def shared_prefix(dice: Dice) -> Workload:
     """150 groups with a system prompt of 6,000 tokens each, questions of 1,200, answers of 1,000: llm-d's benchmark, the rate rising."""
+    steps = enumerate((4.0, 8.0, 12.0, 16.0, 20.0))
     rng = dice("shared-prefix")
-    turns: list[TraceRequest] = []
+    return _in_groups("shared-prefix", rng, [step * 60.0 + at for step, rate in steps for at in _arrivals(rng, rate, 60.0)])
+
+
+def shared_prefix_steady(dice: Dice) -> Workload:
+    """`shared-prefix` at its mean rate for 15 minutes."""
+    rng = dice("shared-prefix")
+    return _in_groups("shared-prefix-steady", rng, _arrivals(rng, 12.0, 900.0))
+
+
+def _in_groups(name: str, rng: Rng, times: Sequence[float]) -> Workload:
     heads = [_prefix(6016, 21, group) for group in range(150)]
-    for step, rate in enumerate((4.0, 8.0, 12.0, 16.0, 20.0)):
-        for at in _arrivals(rng, rate, 60.0):
-            head = heads[rng.randrange(len(heads))]
-            question = _about(rng, 1200, 0.3)
-            chain = head + fresh_chain(question, BLOCK_TOKENS, 22, len(turns))
-            turns.append(TraceRequest(step * 60.0 + at, 6016 + question, _about(rng, 1000, 0.3, 4000), chain))
-    return Workload("shared-prefix", turns, BLOCK_TOKENS)
+    turns: list[TraceRequest] = []
+    for at in times:
+        head = heads[rng.randrange(len(heads))]
+        question = _about(rng, 1200, 0.3)
+        chain = head + fresh_chain(question, BLOCK_TOKENS, 22, len(turns))
+        turns.append(TraceRequest(at, 6016 + question, _about(rng, 1000, 0.3, 4000), chain))
+    return Workload(name, turns, BLOCK_TOKENS)
 
 
 def no_sharing(dice: Dice) -> Workload:
@@ -160,6 +170,7 @@ def mixed_lengths(dice: Dice) -> Workload:
 
 WORKLOADS: Final[Mapping[str, Callable[[Dice], Workload]]] = {
     "shared-prefix": shared_prefix,
+    "shared-prefix-steady": shared_prefix_steady,
     "no-sharing": no_sharing,
     "hot-prefix": hot_prefix,
     "chat": chat,

@@ -1,6 +1,7 @@
 """The test run itself: a test that hangs fails, a run that fails says so by its exit code, and its output names files and reasons."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
 from tests.progress import Progress
+from tests.time_box import TimeBox
 from tests.time_limit import TimeLimit
 
+def pytest_addoption(parser):
+    parser.addoption("--within", type=float)
+    parser.addoption("--order")
+
 def pytest_configure(config):
+    if config.getoption("--within"):
+        config.pluginmanager.register(TimeBox(config.getoption("--within"), config.getoption("--order")))
     config.pluginmanager.register(Progress(config))
     config.pluginmanager.register(TimeLimit())
 
@@ -82,6 +90,23 @@ def test_a_file_is_named_when_it_is_over_and_a_skip_with_its_reason(folder: Path
     assert "not judged, because the machine stalled: test_sound.py::test_is_not_judged" in output
     assert "4 tests in 2 files" in output
     assert "nothing failed" in output
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["in one process", "in a worker"])
+def test_a_run_with_a_time_of_its_own_begins_nothing_after_it_and_says_how_much_was_left_out(
+    folder: Path, options: tuple[str, ...]
+) -> None:
+    for name in "abcdefgh":
+        (folder / f"test_{name}.py").write_text("import time\ndef test_one(): time.sleep(0.4)\ndef test_two(): pass\n")
+    orders = set()
+    for order in ("one", "another"):
+        code, output = run(folder, "--within", "0.005", "--order", order, *options)
+        assert code == 0
+        begun = re.findall(r"(test_\w)\.py: 1 passed, 1 skipped", output)
+        assert len(begun) == 1
+        assert "skipped 15: the 0.005 minutes of this run were over" in output
+        orders.add(begun[0])
+    assert len(orders) == 2
 
 
 def test_a_run_that_cannot_collect_a_file_is_not_green(folder: Path) -> None:

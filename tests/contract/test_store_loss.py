@@ -312,7 +312,7 @@ def _store_decided(degraded: int, alone: int) -> None:
     """Skip where more than `alone` decisions were taken without the store on a machine that has more to do than cores: an answer that comes
     after 50 ms is too late."""
     if degraded > alone and slowdown() > 1.0:
-        skip_stalled(f"{degraded - alone} answers of the store came too late, with {slowdown():.1f} processes for each core")
+        skip_stalled(f"{degraded - alone} answers of the store came too late, at {slowdown():.1f} times the usual time")
     assert degraded == alone
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tenancy.stores import wal as wal_module
-from tenancy.stores.shipper import LedgerShipper
+from tenancy.stores.shipper import BATCH, LedgerShipper
 from tenancy.stores.wal import SEALED, Wal, claim_new, segment_path, wal_directories
 from tenancy.usage import LedgerAway, RowsRefused, UsageEvent, WriteResult
 from tenancy.wal_frames import frame, read_frames
@@ -36,8 +36,8 @@ class Store:
         if self.refuses & {e.request_id for e in events}:
             raise RowsRefused("not that one")
         self.batches.append(len(events))
-        new = [e for e in events if e.request_id not in self.rows]
-        self.rows |= {e.request_id: e for e in new}
+        new = {e.request_id: e for e in events if e.request_id not in self.rows}
+        self.rows |= new
         return WriteResult(len(new), len(events) - len(new))
 
     async def prepare(self, today: Any) -> None: ...
@@ -154,9 +154,9 @@ async def test_one_process_ships_for_all_and_another_takes_over_when_it_ends(tmp
 async def test_segments_of_the_living_and_the_dead_are_shipped_and_go(tmp_path: Path) -> None:
     folder, store = tmp_path / "wal", Store()
     dead = claim_new(folder, "dead")
-    whole = b"".join(frame(event(n)) for n in range(700))
+    whole = b"".join(frame(event(n)) for n in range(BATCH + 700))
     segment_path(dead.path, 1, SEALED).write_bytes(whole)
-    segment_path(dead.path, 2).write_bytes(frame(event(700)) + frame(event("torn"))[:-3])
+    segment_path(dead.path, 2).write_bytes(frame(event(BATCH + 700)) + frame(event("torn"))[:-3])
     dead.release()
     wal = opened(folder, "alive", segment_s=0.01)
     wal.append(event("mine"))
@@ -164,9 +164,9 @@ async def test_segments_of_the_living_and_the_dead_are_shipped_and_go(tmp_path: 
     await until(lambda: wal.written == 2 and wal.claim.sealed() == segments(wal))
     shipper = LedgerShipper(folder, store, time.time)
     assert await shipper.ship()
-    assert sorted(store.rows) == sorted([*ids(701), "req-mine"])
-    assert (shipper.counts.booked, shipper.counts.repeated, shipper.counts.damaged) == (702, 1, 1)
-    assert max(store.batches) == 500
+    assert sorted(store.rows) == sorted([*ids(BATCH + 701), "req-mine"])
+    assert (shipper.counts.booked, shipper.counts.repeated, shipper.counts.damaged) == (BATCH + 702, 1, 1)
+    assert max(store.batches) == BATCH
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["alive"]
     wal.close()
     assert await shipper.close()

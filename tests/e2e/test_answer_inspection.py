@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
-from tests.e2e import test_serve
 from tests.e2e.test_serve import POLICY, ask, serving, tidegate
 from tests.timing import HANG_S
 
@@ -18,7 +17,6 @@ TOKEN_FROM = "secrets: {admin_token: {env: TIDEGATE_ADMIN_TOKEN}}\n"
 @pytest.mark.slow
 async def test_what_workers_keep_is_listed_and_purged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_ADMIN_TOKEN", "t" * 43)
-    monkeypatch.setattr(test_serve, "POLICY", POLICY + "cache: {}\n")
 
     async def listed() -> list[dict[str, object]]:
         command = ("cache", "list", "--tenant", "acme", "--json", "--admin", served.admin)
@@ -29,7 +27,7 @@ async def test_what_workers_keep_is_listed_and_purged(tmp_path: Path, monkeypatc
 
     async with (
         SimEngine(SimSettings(models=("sim",), speed=1000)) as engine,
-        serving(tmp_path, engine.url, workers=2, more=TOKEN_FROM) as served,
+        serving(tmp_path, engine.url, workers=2, more=TOKEN_FROM, policy=POLICY + "cache: {}\n") as served,
     ):
         async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             sent = ask(temperature=0, max_tokens=4000)

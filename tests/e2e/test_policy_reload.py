@@ -11,7 +11,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import POLICY, Served, ask, serving, tidegate
-from tests.timing import HANG_S
+from tests.timing import HANG_S, until
 
 TOKEN = "a-token-of-more-than-24-characters"
 
@@ -67,6 +67,7 @@ async def test_policies_change_under_load_and_no_request_is_lost(tmp_path: Path)
         serving(tmp_path, engine.url, workers=2, more=secret) as served,
     ):
         async with callers(served) as seen:
+            await until(lambda: seen[200])
             file.write_text(POLICY + "  - {name: second, pool: chat}\n")
             async with asyncio.timeout(HANG_S):
                 while await models(served) != {"sim", "second"}:
@@ -77,11 +78,15 @@ async def test_policies_change_under_load_and_no_request_is_lost(tmp_path: Path)
             assert "default.yaml:4:19: models[1].pool: there is no pool 'nowhere'; there are: chat" in " ".join(said.split())
             assert await gauge(served, "tidegate_policies_refused") == 1
             assert await models(served) == {"sim", "second"}
+            answered = seen[200]
+            await until(lambda: seen[200] > answered + 20)  # those that began before the change are over
             file.write_text(POLICY + "  - {name: third, pool: chat}\n")
             code, said = await reload(served)
             assert (code, "in force in 2 workers" in said) == (0, True)
             assert await models(served) == {"sim", "third"}
             assert await gauge(served, "tidegate_policies_refused") == 0
+            answered = seen[200]
+            await until(lambda: seen[200] > answered + 20)
     assert set(seen) == {200}
     assert seen[200] > 20
     digests = {line.get("policy") for line in served.log_lines() if line.get("endpoint") == "/v1/chat/completions"}

@@ -245,17 +245,22 @@ def topic_of(text: str) -> str:
 
 
 async def test_the_learned_decision_gives_answers_once_labels_say_that_they_are_right() -> None:
-    """Four topics, each asked in a hundred forms: at first the engine answers all, later half at most, and no answer is another topic's."""
+    """Four topics, each asked in a hundred forms: at first the engine answers all, later half at most, and no more answers than allowed are
+    another topic's."""
     async with scripted(answering(topic_of)) as engine:
         async with gateway(engine.url, policies=(policy({"wrong_per_hit": 0.05}),)) as running, running.client() as client:
             await ready(running)
             statuses: list[str] = []
             questions = [(word, way.format(word, end)) for way in WAYS for end in ENDS for word in TOPICS]
             random.Random(7).shuffle(questions)
+            wrong = 0
             for word, text in questions:
                 reply = await ask(client, text)
-                assert text_of(reply) == TOPICS[word]
+                wrong += text_of(reply) != TOPICS[word]
                 statuses.append(seen(reply)[0])
+            hits = len(statuses) - statuses.count("miss")
+            # what is tried out is drawn at random, so a bound that holds once in a thousand runs not
+            assert wrong <= 0.05 * hits + 3 * (0.05 * 0.95 * hits) ** 0.5, f"{wrong} of {hits}"
             early, late = statuses[:60], statuses[-100:]
             assert "hit-semantic" not in early
             assert late.count("hit-semantic") + late.count("hit-exact") >= 50

@@ -71,10 +71,11 @@ async def serving(
     settings: str | None = None,
     more: str = "",
     tenancy: Tenancy | None = None,
+    policy: str = POLICY,
 ) -> AsyncIterator[Served]:
     """A gateway with a key of the tenant `acme`. `tenancy`: what else its database holds when it starts."""
-    (home / "policies").mkdir()
-    (home / "policies" / "default.yaml").write_text(POLICY)
+    (home / "policies").mkdir(parents=True)
+    (home / "policies" / "default.yaml").write_text(policy)
     filled = (settings or SETTINGS).format(url=url, workers=workers, accept_s=accept_s, grace_s=grace_s, backend=backend)
     (home / "tidegate.yaml").write_text(filled + more)
     key = await asyncio.to_thread(key_of, home)
@@ -263,17 +264,20 @@ async def test_a_running_stream_ends_within_30_s_of_its_keys_revocation(tmp_path
     assert sum(line.get("outcome") == "key_revoked" for line in served.log_lines()) == 1
 
 
-def test_mistakes_are_said_before_anything_starts(tmp_path: Path) -> None:
+def test_mistakes_are_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "default.yaml").write_text(POLICY.replace("pool: chat", "pool: chta"))
     (tmp_path / "tidegate.yaml").write_text(SETTINGS.format(url="http://127.0.0.1:9", workers=1, accept_s=0, grace_s=1, backend=""))
-    for command in ("serve", "check"):
-        done = tidegate(command, "-c", "tidegate.yaml", home=tmp_path)
-        assert done.returncode == 1
-        assert "default.yaml:3" in done.stderr
-        assert "chat" in done.stderr
-    assert tidegate("serve", "-c", "nowhere.yaml", home=tmp_path).returncode == 1
-    assert tidegate("serve", "--no-such-flag", home=tmp_path).returncode == 2
+    done = tidegate("serve", "-c", "tidegate.yaml", home=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    commands = Commands()
+    here = [commands.invoke(app, [command, "-c", "tidegate.yaml"]) for command in ("serve", "check")]
+    for code, said in ((done.returncode, done.stderr), *((result.exit_code, result.stderr) for result in here)):
+        assert code == 1
+        assert "default.yaml:3" in said
+        assert "chat" in said
+    assert commands.invoke(app, ["serve", "-c", "nowhere.yaml"]).exit_code == 1
+    assert commands.invoke(app, ["serve", "--no-such-flag"]).exit_code == 2
 
 
 @pytest.mark.slow

@@ -134,5 +134,6 @@ async def test_no_restart_loses_anything(tmp_path: Path, record_property: Any) -
         f"refused or requests lost, of {len(callers.kept)} on kept connections and {len(callers.streams)} streams too; "
         f"a rolling one took up to {max(took['rolling']):.1f} s, a whole one {max(took['whole']):.1f} s",
     )
-    assert lost == []
-    assert "Traceback" not in (tmp_path / "err.log").read_text()
+    log = (tmp_path / "err.log").read_text()
+    assert lost == [], log[-6000:]
+    assert "Traceback" not in log

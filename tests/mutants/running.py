@@ -31,8 +31,8 @@ SLOWER = 10
 PASSED, FAILED = 0, 1
 """Exit codes of pytest; every other one says that no test decided."""
 
-PYTEST_OPTIONS = ("-x", "-rfE", "--tb=line", "-p", "no:xdist", "-p", "no:schemathesis")
-"""Stop at the first failure and name it; without the plugins that take long to load."""
+PYTEST_OPTIONS = ("-x", "-rfE", "--tb=line", "-p", "no:xdist")
+"""Stop at the first failure and name it; without a plugin that is not used."""
 
 _FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from domain.priority import Class
-from tenancy.fair_queue import QueueBounds
+from routing.fair_queue import QueueBounds
 from tests.waiting_world import USUAL, Case, Found, World
 
 CASES = {

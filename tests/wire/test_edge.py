@@ -431,6 +431,29 @@ async def test_whoever_was_accepted_last_is_heard_before_idle_connections_are_cl
             writer.close()
 
 
+@pytest.mark.fault("restart under load")
+async def test_a_request_that_came_while_the_worker_stood_still_is_read_before_idle_connections_are_closed() -> None:
+    async with edge() as running:
+        connections = running.connections
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        while not connections.idle:
+            await asyncio.sleep(0)
+        connections.draining = True
+        usual, until = connections.clock, connections.clock() + 5.0
+
+        def late() -> float:
+            writer.write(GET)  # asyncio sends at once, so the request lies in the socket when the clock says that the time is over
+            connections.clock = usual
+            return until
+
+        connections.clock = late
+        await connections.wait_for_idle(until)
+        assert connections.clock is usual
+        connections.start_draining()
+        assert b"connection: close" in await asyncio.wait_for(reader.read(), HANG_S)
+        writer.close()
+
+
 async def test_a_caller_that_leaves_mid_body_is_noticed() -> None:
     async with edge() as running:
         _, writer = await asyncio.open_connection("127.0.0.1", running.port)

@@ -88,8 +88,8 @@ async def test_the_simulated_engine_is_heard_when_it_changes_and_when_it_does_no
     batcher, publisher = simulated(FREE)
     async with subscribed(context, publisher.endpoint) as (_, reports):
         await until(lambda: load(reports) == (0, 0), "the heartbeat")
-        for _ in range(5):
-            batcher.add(batcher.sequence(list(range(100)), 4))
+        for at in range(5):
+            batcher.add(batcher.sequence(list(range(100 * at, 100 * at + 100)), 4))
         batcher.begin()
         publisher.publish()
         await until(lambda: load(reports) == (2, 3))

@@ -186,6 +186,11 @@ def _of_here(attribute: str) -> Any:
     return getattr(here().gateway, attribute)  # type: ignore[attr-defined]
 
 
+async def _nobody(*_: object) -> bytes:
+    """No other worker of a host: each has one."""
+    return b""
+
+
 @contextlib.contextmanager
 def simulated(loop: VirtualLoop, parts: Parts, rng: random.Random, epoch_unix: float) -> Iterator[None]:
     """Everything that gateways and engines take from outside comes from the world."""
@@ -213,6 +218,7 @@ def simulated(loop: VirtualLoop, parts: Parts, rng: random.Random, epoch_unix: f
             "PolicyFolder": lambda *_: _Folder(parts.policies),
             "read_pepper": lambda settings: PEPPER,
             "settle_memory": lambda: None,
+            "ask_oldest": _nobody,
             "_log_defect": lambda error, request_id: parts.defects.append(f"{here()} {request_id}: {error!r}"),
         }.items():
             stack.enter_context(patch.object(gateway.process.worker, name, value))

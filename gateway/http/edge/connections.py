@@ -174,6 +174,10 @@ class Connections:
         await asyncio.sleep(poll_s)  # a socket that the kernel has handed over becomes a connection only after this turn of the loop
         while self.idle and self.clock() < until:
             await asyncio.sleep(poll_s)
+        # A process that was not run for a while finds its time over before it has read its sockets. The first of these turns reads them;
+        # the second hands over what was read, where the loop is asyncio's own.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     async def wait_until_empty(self, poll_s: float = 0.02) -> None:
         """Wait until no connection is open."""

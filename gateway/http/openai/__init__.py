@@ -14,7 +14,7 @@ from gateway.http.openai.checks import check_depth, refuse, refuse_type
 from gateway.http.openai.controls import FAMILIES, GUARDS, REMOVED, SESSIONS, guards_taken, session_named, without_controls
 from gateway.http.openai.endpoints import FORMS, forms_for
 from gateway.http.openai.images import image_links
-from gateway.http.openai.json_guard import MAX_DEPTH, parse_object
+from gateway.http.openai.json_guard import MAX_DEPTH, parse_body
 from gateway.http.openai.prompts import reference_taken
 from gateway.http.openai.sizes import LOGPROBS, behind_prompt, logprobs, output_cap, sequences
 from policies.caps import USUAL_CAPS, RequestCaps
@@ -27,6 +27,9 @@ STREAM_OPTIONS: Final = {"include_usage": True}
 _SESSION_FIELDS: Final = frozenset(SESSIONS)
 _GUARD_FIELDS: Final = frozenset({GUARDS, "metadata"})
 _LOGPROB_FIELDS: Final = frozenset(LOGPROBS)
+
+CUT_BYTES: Final = 4096
+"""Bodies from this size on have their prompt cut out of the encoding that is there already; to encode a shorter one again costs less."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -52,7 +55,8 @@ def interpret(
         Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
     """
     form = FORMS[endpoint] if caps is USUAL_CAPS and not links else forms_for(caps, links=links)[endpoint]
-    document = parse_object(body)
+    document, canonical = parse_body(body)
+    parsed, changed = document.copy(), False
     if caps is not USUAL_CAPS and caps.depth < MAX_DEPTH:
         check_depth(document, caps.depth)
     guards = () if _GUARD_FIELDS.isdisjoint(document) else guards_taken(document)
@@ -76,8 +80,8 @@ def interpret(
         accepted = find_accepted(field)
         if accepted is not None and type(value) is accepted[0] and value in accepted[1]:
             continue
-        if value is not None and (check := find_check(field)) is not None:
-            check(value, field)
+        if value is not None and (check := find_check(field)) is not None and check(value, field):
+            changed = True
     for field in endpoint.prompt_fields:
         if document.get(field) is None:
             if template is None:
@@ -101,7 +105,10 @@ def interpret(
     size = form.size(document, len(body))
     prompt_field = endpoint.prompt_fields[0]
     linked = image_links(document[prompt_field]) if links and size.media else ()
-    prompt, rest = _encode(document.pop(prompt_field)), _encode(document)
+    value = document.pop(prompt_field)
+    rest = _encode(document)
+    prompt = b"" if changed or len(body) < CUT_BYTES else _cut_out(prompt_field, parsed, canonical, document, rest)
+    prompt = prompt or _encode(value)
     prompt_start = len(prompt_field) + len(b'{"":')
     return Ask(  # by position: 20 keywords would cost 1.5 µs per request
         endpoint,
@@ -126,7 +133,36 @@ def interpret(
         linked,
         cache,
         guards,
+        document.get("metadata"),
     )
+
+
+def _cut_out(field: str, parsed: dict[str, object], canonical: bytes, others: dict[str, object], rest: bytes) -> bytes:
+    """The encoding of a prompt, cut out of the body's: a long one is not encoded twice. Empty where the body's first two members are not
+    the prompt and the model, as clients write them, or others of its members were changed.
+
+    Args:
+        parsed: the body's object.
+        canonical: the encoding of `parsed`.
+        others: the checked object without prompt and model.
+        rest: the encoding of `others`.
+    """
+    names = list(parsed)[:2]
+    value = parsed.pop(field, None)
+    model = parsed.pop("model", None)
+    if model is None or parsed != others:
+        return b""
+    prompt_key, model_pair = b'"%b":' % field.encode(), b'"model":' + _encode(model)
+    head, tail = b"{" + prompt_key, b"," + rest[1:] if others else b"}"
+    if names == ["model", field]:
+        head = b"{%b,%b" % (model_pair, prompt_key)
+    elif names == [field, "model"]:
+        tail = b",%b%b" % (model_pair, tail)
+    else:
+        return b""
+    if value is None or not (canonical.startswith(head) and canonical.endswith(tail)):
+        return b""
+    return canonical[len(head) : len(canonical) - len(tail)]
 
 
 def check_caps(ask: Ask, caps: RequestCaps) -> None:

@@ -11,7 +11,8 @@ import msgspec
 
 from domain.faults import Fault, Kind
 
-Check = Callable[[object, str], None]
+Check = Callable[[object, str], bool | None]
+"""Raises a Fault for a value that it refuses; returns True where it has changed something inside the value, which only `messages` does."""
 
 Accepted = tuple[type, Container[Any]]
 """The type and the values that a check lets pass."""

@@ -73,6 +73,11 @@ def parse_object(body: bytes) -> dict[str, object]:
     Raises:
         Fault: INVALID_JSON, saying what is wrong.
     """
+    return parse_body(body)[0]
+
+
+def parse_body(body: bytes) -> tuple[dict[str, object], bytes]:
+    """As `parse_object`, with the object's encoding, in the order of its keys and without spaces."""
     crowded = len(body) > UNCHECKED_BYTES and _is_crowded(body)
     try:
         document = _decode_uncollected(body) if crowded else _decode(body)
@@ -84,13 +89,23 @@ def parse_object(body: bytes) -> dict[str, object]:
         _refuse(_reason(body, error))
     if type(document) is not dict:
         _refuse('it must be an object, like {"model": ...}')
-    _walk(document)
+    if len(body) > UNCHECKED_BYTES or _count(body, b"{") + _count(body, b"[") > MAX_DEPTH or not _fits(document):
+        _walk(document)
     canonical = _encode(document)
     if canonical != body and (
         _may_escape_colons(body) or _colons(body) != _colons(canonical) or len(body) - len(canonical) > MAX_DIGITS // 2
     ):
         _refuse_ambiguity(body, canonical)
-    return document
+    return document, canonical
+
+
+def _fits(document: dict[str, object]) -> bool:
+    """Whether all integers are in range: MessagePack's encoder has the bounds of `_walk`, and only copies texts."""
+    try:
+        _pack(document)
+    except OverflowError:
+        return False
+    return True
 
 
 def _walk(document: dict[str, object]) -> None:
@@ -149,7 +164,7 @@ def _refuse_ambiguity(body: bytes, canonical: bytes) -> None:
 
 def _may_escape_colons(body: bytes) -> bool:
     if len(body) < LONG_BYTES:
-        return b"\\u003" in body
+        return b"\\" in body and b"\\u003" in body
     # most slices of an image have no backslash, and to look for one is ten times faster than to look for the escape
     return any(
         body.find(b"\\", start, start + _SLICE_BYTES) >= 0 and body.find(b"\\u003", start, start + _SLICE_BYTES + 5) >= 0
@@ -157,9 +172,14 @@ def _may_escape_colons(body: bytes) -> bool:
     )
 
 
+def _count(text: bytes, sign: bytes) -> int:
+    """As `text.count`, for a sign that is rare: `replace` finds it by memchr, in a tenth of the time."""
+    return len(text) - len(text.replace(sign, b""))
+
+
 def _colons(text: bytes) -> int:
     if len(text) < LONG_BYTES:
-        return text.count(b":")
+        return _count(text, b":")
     return sum([_total(text, b":", start, start + _SLICE_BYTES) for start in range(0, len(text), _SLICE_BYTES)])
 
 

@@ -50,14 +50,15 @@ _FOREIGN: Final = ("uuid", "file_id")
 
 
 def messages(caps: RequestCaps, *, links: bool = False) -> Check:
-    """A check for the value of `messages`.
+    """A check for the value of `messages`, which returns whether it has changed any.
 
     Args:
         links: whether an image may stand as an `http` or `https` URL.
     """
     most, most_parts, most_calls = caps.messages, caps.parts, caps.tool_calls
 
-    def check(value: object, param: str) -> None:
+    def check(value: object, param: str) -> bool:
+        changed = False
         if type(value) is not list:
             refuse_type("an array", value, param)
         if not 1 <= len(value) <= most:
@@ -71,9 +72,10 @@ def messages(caps: RequestCaps, *, links: bool = False) -> Check:
             if type(role) is not str or (role not in ROLES and _ROLE.fullmatch(role) is None):
                 _refuse_role(message, f"{param}[{index}].role")
             if type(message.get("content")) is not str:
-                _check_content(message, role, f"{param}[{index}]", most_parts, links=links)
+                changed |= _check_content(message, role, f"{param}[{index}]", most_parts, links=links)
             if len(message) > 2:
-                _check_extras(message, f"{param}[{index}]", most_calls)
+                changed |= _check_extras(message, f"{param}[{index}]", most_calls)
+        return changed
 
     return check
 
@@ -88,7 +90,7 @@ def _refuse_role(message: dict[str, object], param: str) -> NoReturn:
     refuse(f"Invalid value for '{param}': {shown(role)} is no role. Send {known}, or a name of the model's template.", param)
 
 
-def _check_content(message: dict[str, object], role: str, where: str, most: int, *, links: bool) -> None:
+def _check_content(message: dict[str, object], role: str, where: str, most: int, *, links: bool) -> bool:
     """Check content that is no string: parts, or nothing where a turn may be silent, which is then written as all engines take it."""
     content = message.get("content")
     param = f"{where}.content"
@@ -96,7 +98,7 @@ def _check_content(message: dict[str, object], role: str, where: str, most: int,
     if content is None:
         if silent:
             message["content"] = "" if role == "tool" else None
-            return
+            return True
         if "content" not in message:
             raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{param}'.", param=param)
         refuse(f"Invalid value for '{param}': null is allowed only for {', '.join(sorted(MAY_BE_SILENT))}.", param)
@@ -107,6 +109,7 @@ def _check_content(message: dict[str, object], role: str, where: str, most: int,
         refuse(f"Invalid value for '{param}': {len(content)} parts, where {0 if silent else 1} to {most} are allowed.{why}", param)
     for index, part in enumerate(content):
         _check_part(part, f"{param}[{index}]", links=links)
+    return False
 
 
 def _check_part(part: object, where: str, *, links: bool) -> None:
@@ -164,8 +167,9 @@ def refuse_link(param: str) -> NoReturn:
     refuse(f"Invalid value for '{param}': only data: URLs are accepted. Send the content itself, base64-encoded.", param)
 
 
-def _check_extras(message: dict[str, object], where: str, most_calls: int) -> None:
-    """Check the fields beside role and content. A field that is not named here passes: engines know more fields."""
+def _check_extras(message: dict[str, object], where: str, most_calls: int) -> bool:
+    """Check the fields beside role and content. A field that is not named here passes: engines know more fields. Returns whether
+    the message was changed."""
     for key in ("name", "tool_call_id", "reasoning_content", "reasoning", "refusal"):
         value = message.get(key)
         if value is not None and type(value) is not str:
@@ -175,6 +179,8 @@ def _check_extras(message: dict[str, object], where: str, most_calls: int) -> No
         _check_tool_calls(calls, f"{where}.tool_calls", most_calls)
     elif "tool_calls" in message:
         del message["tool_calls"]
+        return True
+    return False
 
 
 def _check_tool_calls(calls: object, param: str, most: int) -> None:

@@ -46,11 +46,13 @@ class SteadyWall:
     def __call__(self) -> float:
         """Seconds since the Unix epoch."""
         now = self._clock()
-        most_s = (now - self._read_at) * MAX_CORRECTION
+        ahead_s = self._ahead_s
+        off_s = self._wall() - now - ahead_s
+        if off_s > 0.0:
+            most_s = (now - self._read_at) * MAX_CORRECTION
+            ahead_s = self._ahead_s = ahead_s + (off_s if off_s < most_s else most_s)
         self._read_at = now
-        off_s = self._wall() - now - self._ahead_s
-        self._ahead_s += max(0.0, min(off_s, most_s))
-        return self._ahead_s + now
+        return ahead_s + now
 
 
 class MemoryCounters:

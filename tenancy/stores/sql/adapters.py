@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain.adapters import MAX_REGISTERED_ADAPTERS, AdaptersFull, AdapterTaken, RegisteredAdapter
 from tenancy.stores.sql.schema import change, lora_adapter
 from tenancy.stores.sql.transaction import SqlConnections
+from tenancy.stores.sql.unchanged import CachedRead
 
 ADAPTERS: Final = "adapters"
 """The row of the change counter."""
@@ -19,8 +20,12 @@ class SqlAdapterStore:
 
     def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
+        self._version = CachedRead(engine, self._read_version)
 
     async def version(self) -> int:
+        return await self._version()
+
+    async def _read_version(self) -> int:
         async with self._engine.connect() as connection:
             version = await connection.scalar(sa.select(change.c.version).where(change.c.what == ADAPTERS))
         return version or 0

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from domain.cache_purges import KEPT_DAYS, CachePurge
 from tenancy.stores.sql.schema import cache_purge, change
 from tenancy.stores.sql.transaction import SqlConnections
+from tenancy.stores.sql.unchanged import CachedRead
 
 PURGES: Final = "cache_purges"
 """The row of the change counter, whose value is the number of the newest purge."""
@@ -17,8 +18,12 @@ class SqlCachePurges:
 
     def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
+        self._newest = CachedRead(engine, self._read_newest)
 
     async def newest(self) -> int:
+        return await self._newest()
+
+    async def _read_newest(self) -> int:
         async with self._engine.connect() as connection:
             return await connection.scalar(sa.select(change.c.version).where(change.c.what == PURGES)) or 0
 

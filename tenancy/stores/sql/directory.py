@@ -22,6 +22,7 @@ from tenancy.stores.sql.keys import SqlKeys, key_of
 from tenancy.stores.sql.limits import SqlLimits, limit_of
 from tenancy.stores.sql.schema import api_key, change, organisation, price, project, tenant, usage_limit
 from tenancy.stores.sql.transaction import COUNTER, SqlConnections, Writer
+from tenancy.stores.sql.unchanged import CachedRead
 
 PRICE_KINDS: Final = TokenRates.__struct_fields__
 
@@ -99,8 +100,12 @@ class SqlDirectory:
 
     def __init__(self, connections: SqlConnections) -> None:
         self._connections = connections
+        self._version = CachedRead(connections, self._read_version)
 
     async def version(self) -> int:
+        return await self._version()
+
+    async def _read_version(self) -> int:
         async with self._connections.connect() as connection:
             return await _version(connection)
 

@@ -3,8 +3,8 @@
 `SqlUsageStore` books. Totals cannot drift from rows, because both change in one transaction under one lock. A writer first locks the row of
 `usage_mark`, so writers come one after the other and numbers (`seq`) are given in the order of commits; with a database sequence a slow
 transaction could commit a lower number after a higher one had been counted, and its rows would be skipped for ever. Then it inserts
-the events that are not booked yet with numbers above the mark, adds exactly the rows above the mark to the totals, and moves the mark.
-One database books a few thousand requests a second however many gateways there are (docs/explanation/ledger.md); the gateways' logs
+the events that are not booked yet with numbers above the mark, adds the sums of exactly these to the totals, and moves the mark.
+One database books some ten thousand requests a second however many gateways there are (docs/explanation/ledger.md); the gateways' logs
 absorb a higher rate for a while.
 
 `DayLabels` says which end users have totals of their own on a day, so that callers, who choose labels, cannot fill the database with
@@ -16,7 +16,6 @@ touched. DDL takes no bound values, so names and bounds are formatted in, from d
 """
 
 import datetime as dt
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -31,18 +30,22 @@ from tenancy.journal import JournalAway
 from tenancy.limits import MOST_LABELS, OTHER_LABEL
 from tenancy.periods import QUARTER_S
 from tenancy.stores.sql.guard_blocks import note_blocks, sum_up_blocks
-from tenancy.stores.sql.schema import (
-    QUARTER_AMOUNTS,
-    USAGE_AMOUNTS,
-    USAGE_LABELS,
-    USAGE_MARK,
-    usage_event,
-    usage_mark,
-    usage_quarter,
-    usage_total,
+from tenancy.stores.sql.ledger_insert import add_to_totals, insert_events
+from tenancy.stores.sql.ledger_rows import (
+    COUNTS,
+    QUARTER_COLUMNS,
+    TOTAL_COLUMNS,
+    Entry,
+    UsageGroup,
+    event_rows,
+    grouped,
+    quarter_rows,
+    summed,
+    total_rows,
 )
-from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, QUARTERS_KEPT_DAYS, LedgerAway, RowsRefused, UsageEvent, WriteResult, day_of
-from tenancy.wal_frames import MAX_NUMBER, MAX_TEXT, tamed
+from tenancy.stores.sql.schema import QUARTER_AMOUNTS, USAGE_MARK, usage_event, usage_mark, usage_quarter, usage_total
+from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, QUARTERS_KEPT_DAYS, LedgerAway, RowsRefused, UsageEvent, WriteResult
+from tenancy.wal_frames import tamed
 
 KEPT_LABELS: Final = 300_000
 """Labels of all days and tenants that are remembered; beyond it the oldest are dropped, and read again when needed."""
@@ -61,21 +64,19 @@ class DayLabels:
         self._most = most
         self._known: dict[DayTenant, set[str]] = {}
 
-    async def crowded(self, connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows, of those to be booked, whose end user is beyond the bound. Labels of a transaction that fails stay known, which
+    async def crowd(self, connection: AsyncConnection, groups: Sequence[UsageGroup]) -> None:
+        """Mark the groups, of those to be booked, whose end user is beyond the bound. Labels of a transaction that fails stay known, which
         only takes up part of the bound."""
-        labelled = [row for row in rows if row["end_user"] not in ("", OTHER_LABEL)]
-        await self._learn(connection, {(row["day"], row["tenant"]) for row in labelled})
-        beyond = []
-        for row in labelled:
-            known = self._known[row["day"], row["tenant"]]
-            if row["end_user"] in known:
+        labelled = [group for group in groups if group.end_user not in ("", OTHER_LABEL)]
+        await self._learn(connection, {(group.day, group.tenant) for group in labelled})
+        for group in labelled:
+            known = self._known[group.day, group.tenant]
+            if group.end_user in known:
                 continue
             if len(known) < self._most:
-                known.add(row["end_user"])
+                known.add(group.end_user)
             else:
-                beyond.append(row)
-        return beyond
+                group.crowd()
 
     async def _learn(self, connection: AsyncConnection, places: set[DayTenant]) -> None:
         new = places - self._known.keys()
@@ -146,7 +147,6 @@ def _name(day: dt.date) -> str:
     return f"usage_event_{day.year:04d}{day.month:02d}{day.day:02d}"
 
 
-COUNTS: Final = ("requests", "free_requests")
 PRUNE_ROWS: Final = 2_000
 """Rows deleted per transaction where there are no partitions; other writers come in between."""
 PRUNE_DAYS: Final = dt.timedelta(days=7)
@@ -164,46 +164,46 @@ class SqlUsageStore:
 
     async def write(self, events: Sequence[UsageEvent]) -> WriteResult:
         try:
+            entries, groups = grouped(events)  # before the lock is taken
             async with self._engine.begin() as connection:
-                return await self._book(connection, events)
+                return await self._book(connection, len(events), entries, groups)
         except (DataError, IntegrityError) as error:
             raise RowsRefused(str(error.orig)) from error
         except (SQLAlchemyError, OSError, JournalAway) as error:  # where blocks cannot be audited, their usage waits on disk, too
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
 
-    async def _book(self, connection: AsyncConnection, events: Sequence[UsageEvent]) -> WriteResult:
+    async def _book(self, connection: AsyncConnection, sent: int, entries: list[Entry], groups: list[UsageGroup]) -> WriteResult:
         mark, first_kept, quarter_mark = await self._lock(connection)
-        rows = [_row(event, mark + n) for n, event in enumerate(events, 1)]
-        unexpired = [row for row in rows if row["day"] >= first_kept]
-        if not unexpired:
-            return WriteResult(0, 0, len(rows))
-        days = {row["day"] for row in unexpired}
+        unique = len(entries)
+        if any(group.day < first_kept for group in groups):
+            entries = [each for each in entries if each[1].day >= first_kept]
+            groups = [group for group in groups if group.day >= first_kept]
+        expired = unique - len(entries)
+        if not entries:
+            return WriteResult(0, sent - expired, expired)
         if self._postgres:
             partitioned = await partition_days(connection)
-            for day in sorted(days - partitioned):
+            for day in sorted({group.day for group in groups} - partitioned):
                 await add_partition(connection, day)
-        crowded = await self._labels.crowded(connection, unexpired)
-        for row in crowded:
-            row["bucket"] = _bucket({**row, "end_user": OTHER_LABEL})
-        await connection.execute(self._insert(usage_event).on_conflict_do_nothing(), unexpired)
-        new = (usage_event.c.seq > mark) & usage_event.c.day.between(min(days), max(days))
-        booked = await connection.scalar(sa.select(sa.func.count()).select_from(usage_event).where(new)) or 0
-        if booked:
-            await self._note_blocks(connection, new, events)
-            await connection.execute(self._fold(new, {row["bucket"] for row in crowded}))
-            # a process of an older version may have booked without quarters meanwhile
-            await connection.execute(self._fold_quarters(new if quarter_mark >= mark else usage_event.c.seq > quarter_mark))
+        await self._labels.crowd(connection, groups)
+        rows = event_rows(entries, mark, day_as_text=not self._postgres)
+        new_ids = await insert_events(connection, rows, mark)
+        new = entries if new_ids is None else [each for each in entries if each[0].request_id in new_ids]
+        if new:
+            await note_blocks(connection, [tamed(event) for event, _ in new if event.blocked is not None])
+            await self._add(connection, summed(new, groups), mark, quarter_mark)
             moved = {"seq": mark + len(rows), "quarter_seq": mark + len(rows)}
             await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == USAGE_MARK).values(moved))
-        return WriteResult(booked, len(unexpired) - booked, len(rows) - len(unexpired), len(crowded))
+        crowded = sum(group.crowded for _, group in entries)
+        return WriteResult(len(new), sent - expired - len(new), expired, crowded)
 
-    async def _note_blocks(self, connection: AsyncConnection, new: sa.ColumnElement[bool], events: Sequence[UsageEvent]) -> None:
-        """Write the blocks by guard rules, of the events that are new, to the audit."""
-        blocked = {event.request_id: event for event in map(tamed, (event for event in events if event.blocked is not None))}
-        if blocked:
-            ids = usage_event.c.request_id.in_(sorted(blocked))
-            booked = set(await connection.scalars(sa.select(usage_event.c.request_id).where(new & ids)))
-            await note_blocks(connection, [event for event in blocked.values() if event.request_id in booked])
+    async def _add(self, connection: AsyncConnection, groups: Sequence[UsageGroup], mark: int, quarter_mark: int) -> None:
+        """Add the sums of new events to the totals."""
+        as_text = not self._postgres
+        await add_to_totals(connection, usage_total, TOTAL_COLUMNS, total_rows(groups, day_as_text=as_text))
+        await add_to_totals(connection, usage_quarter, QUARTER_COLUMNS, quarter_rows(groups, day_as_text=as_text))
+        if quarter_mark < mark:  # a process of an older version has booked without quarters meanwhile
+            await connection.execute(self._fold_quarters(usage_event.c.seq.between(quarter_mark + 1, mark)))
 
     async def sum_up_blocks(self, now_unix: float) -> int:
         try:
@@ -219,32 +219,18 @@ class SqlUsageStore:
         mark = (await connection.execute(sa.select(usage_mark).where(usage_mark.c.what == USAGE_MARK).with_for_update())).one()
         return mark.seq, mark.first_kept, mark.quarter_seq
 
-    def _insert(self, table: sa.Table) -> Any:
-        return postgresql.insert(table) if self._postgres else sqlite.insert(table)
-
-    def _fold(self, new: sa.ColumnElement[bool], crowded: set[bytes]) -> Any:
-        """The statement that adds new rows to the totals; the buckets `crowded` are of end users beyond the bound."""
-        event = usage_event.c
-        total = usage_total.c
-        sums = _sums(USAGE_AMOUNTS)
-        named: dict[str, sa.ColumnElement[Any]] = {name: event[name] for name in USAGE_LABELS}
-        if crowded:
-            named["end_user"] = sa.case((event.bucket.in_(sorted(crowded)), OTHER_LABEL), else_=event.end_user)
-        labels = [sa.func.min(value).label(name) for name, value in named.items()]  # equal within a bucket
-        source = sa.select(event.day, event.bucket, *labels, *sums).where(new).group_by(event.day, event.bucket)
-        insert = self._insert(usage_total).from_select(["day", "bucket", *USAGE_LABELS, *COUNTS, *USAGE_AMOUNTS], source)
-        more = {name: total[name] + insert.excluded[name] for name in (*COUNTS, *USAGE_AMOUNTS)}
-        return insert.on_conflict_do_update(index_elements=["day", "bucket"], set_=more)
-
     def _fold_quarters(self, new: sa.ColumnElement[bool]) -> Any:
-        """The statement that adds new rows to the totals of quarters of an hour."""
+        """The statement that adds rows of events to the totals of quarters of an hour."""
         event = usage_event.c
         # written out, because Postgres compares the text of an expression with that of its group
         quarter = (event.at_unix_ms // sa.literal_column(f"{QUARTER_S * 1000}", sa.BigInteger)) * sa.literal_column(f"{QUARTER_S}")
         begins_s = quarter.label("begins_s")
-        sums = _sums(QUARTER_AMOUNTS)
+        free = sa.case((event.closing == FREE_CLOSING, sa.case((event.outcome.in_(sorted(FREE_OUTCOMES)), 1), else_=0)), else_=0)
+        counts = [sa.func.count().label("requests"), sa.func.sum(free).label("free_requests")]
+        sums = [*counts, *(sa.func.sum(event[name]).label(name) for name in QUARTER_AMOUNTS)]
         source = sa.select(begins_s, event.bucket, sa.func.min(event.day).label("day"), *sums).where(new).group_by(quarter, event.bucket)
-        insert = self._insert(usage_quarter).from_select(["begins_s", "bucket", "day", *COUNTS, *QUARTER_AMOUNTS], source)
+        insert_into = postgresql.insert if self._postgres else sqlite.insert
+        insert = insert_into(usage_quarter).from_select(["begins_s", "bucket", "day", *COUNTS, *QUARTER_AMOUNTS], source)
         more = {name: usage_quarter.c[name] + insert.excluded[name] for name in (*COUNTS, *QUARTER_AMOUNTS)}
         return insert.on_conflict_do_update(index_elements=["begins_s", "bucket"], set_=more)
 
@@ -297,59 +283,3 @@ class SqlUsageStore:
             deleted += row_count
             if row_count < PRUNE_ROWS:
                 return deleted
-
-
-def _sums(amounts: Sequence[str]) -> list[sa.ColumnElement[Any]]:
-    """The counts and sums of events, by the names of their columns."""
-    event = usage_event.c
-    free = sa.case((event.closing == FREE_CLOSING, sa.case((event.outcome.in_(sorted(FREE_OUTCOMES)), 1), else_=0)), else_=0)
-    counts = [sa.func.count().label("requests"), sa.func.sum(free).label("free_requests")]
-    return [*counts, *(sa.func.sum(event[name]).label(name) for name in amounts)]
-
-
-def _tame(event: UsageEvent) -> bool:
-    """False for an event that may have a text that Postgres refuses or a number that overflows, for instance from a log of another
-    version."""
-    usage = event.usage
-    counts = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
-    numbers = (*counts, event.at_unix_ms, event.units, event.cost_nanousd, event.duration_ms)
-    texts = event.request_id + event.tenant + event.project + event.key_id + event.user + event.endpoint + event.model + event.pool
-    texts += event.revision + event.lora + event.outcome + event.closing + event.price_id + event.organisation + event.priority_class
-    texts += event.asked_model + event.steps + event.reported
-    return len(texts) <= MAX_TEXT and "\0" not in texts and min(numbers) >= 0 and max(numbers) <= MAX_NUMBER
-
-
-def _row(event: UsageEvent, seq: int) -> dict[str, Any]:
-    if not _tame(event):
-        event = tamed(event)
-    usage = event.usage
-    labels = (event.organisation, event.tenant, event.project, event.key_id, event.user, event.model, event.lora)
-    row = {
-        "request_id": event.request_id,
-        "day": day_of(event.at_unix_ms),
-        "seq": seq,
-        "at_unix_ms": event.at_unix_ms,
-        **dict(zip(USAGE_LABELS, labels, strict=True)),
-        "endpoint": event.endpoint,
-        "pool": event.pool,
-        "revision": event.revision,
-        "outcome": event.outcome,
-        "closing": event.closing,
-        "price_id": event.price_id,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
-        "units": event.units,
-        "cost_nanousd": event.cost_nanousd,
-        "duration_ms": event.duration_ms,
-        "priority_class": event.priority_class[:16],
-        "asked_model": event.asked_model[:256],
-        "steps": event.steps[:256],
-        "reported": event.reported[:256],
-    }
-    return {**row, "bucket": _bucket(row)}
-
-
-def _bucket(row: dict[str, Any]) -> bytes:
-    return hashlib.blake2b("\0".join(row[name] for name in USAGE_LABELS).encode(), digest_size=16).digest()

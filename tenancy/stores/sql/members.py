@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain.membership import MAX_REGISTERED, KvEvents, LoadPush, Member, MembersFull, MemberTaken
 from tenancy.stores.sql.schema import backend, change
 from tenancy.stores.sql.transaction import SqlConnections
+from tenancy.stores.sql.unchanged import CachedRead
 
 BACKENDS: Final = "backends"
 
@@ -21,8 +22,12 @@ class SqlMemberStore:
 
     def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
+        self._version = CachedRead(engine, self._read_version)
 
     async def version(self) -> int:
+        return await self._version()
+
+    async def _read_version(self) -> int:
         async with self._engine.connect() as connection:
             version = await connection.scalar(sa.select(change.c.version).where(change.c.what == BACKENDS))
         return version or 0

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain.rollouts import MAX_OPEN, MAX_ROWS, RolloutsFull, RolloutTaken, StoredRollout
 from tenancy.stores.sql.schema import change, rollout, rollout_sums
 from tenancy.stores.sql.transaction import SqlConnections
+from tenancy.stores.sql.unchanged import CachedRead
 
 COUNTER: Final = "rollouts"
 
@@ -24,8 +25,12 @@ class SqlRolloutStore:
 
     def __init__(self, connections: SqlConnections) -> None:
         self._connections = connections
+        self._in_force = CachedRead(connections, self._read_in_force)
 
     async def in_force(self) -> Sequence[StoredRollout]:
+        return await self._in_force()
+
+    async def _read_in_force(self) -> Sequence[StoredRollout]:
         return await self._select(sa.select(rollout).where(rollout.c.open).order_by(rollout.c.name).limit(MAX_OPEN))
 
     async def put_sums(self, rollout_id: str, source: str, sums: Mapping[int, str]) -> None:

@@ -64,3 +64,23 @@ def test_attempts_are_at_most_a_quarter_more_than_requests() -> None:
             budget.retrying -= 1
         budget.active -= 1
     assert attempts <= 1250
+
+
+@pytest.mark.req("R11")
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_the_workers_of_a_host_share_what_is_always_allowed_and_what_is_saved_up(workers: int) -> None:
+    """At once: the configured floor, and one per worker; over time: what one worker had saved up, and one per worker."""
+    budgets = [RetryBudget(workers) for _ in range(workers)]
+    at_once = 0
+    for budget in budgets:
+        while ask(budget=budget):
+            budget.retry()
+            at_once += 1
+    assert BUDGET_FLOOR <= at_once < BUDGET_FLOOR + workers
+    for budget in budgets:
+        budget.retrying = 0
+        while ask(budget=budget):
+            budget.retry()
+            budget.retrying = 0
+            at_once += 1
+    assert at_once <= max(SAVED, workers), "nothing was earned meanwhile"

@@ -35,3 +35,19 @@ def test_a_quiet_hour_saves_no_burst_up() -> None:
     for _ in range(10_000):
         hedge.request()
     assert [hedge.spend() for _ in range(5)] == [True] * int(SAVED) + [False] * (5 - int(SAVED))
+
+
+@given(st.integers(1, 16), st.integers(0, 3000))
+def test_the_hedges_of_a_host_are_two_in_a_hundred_of_its_requests_and_one_per_worker(workers: int, requests: int) -> None:
+    hedges, spent = [Hedge(512, workers) for _ in range(workers)], 0
+    for n in range(requests):
+        hedges[n % workers].request()
+        spent += hedges[n % workers].spend()
+    assert spent <= 1 + SHARE * requests + 1e-6
+    for hedge in hedges:
+        for _ in range(1000):
+            hedge.request()
+        spent = 0
+        while hedge.spend():
+            spent += 1
+        assert spent <= max(1, SAVED / workers)

@@ -19,6 +19,7 @@ from guardrails.text import INVISIBLE, Text
 from guardrails.verdict import GuardVerdict
 from guardrails.window import MOST_BEHIND, MOST_WEIGHTLESS, GuardWindow, Released
 from tests.guard_doubles import Counting, Expression, Failing, PlainText, chain, rule
+from tests.scale import scaled
 
 
 def streamed(rules: Chain, pieces: Sequence[str], *, stride: int = 1, idle: bool = False) -> tuple[str, GuardVerdict]:
@@ -97,17 +98,19 @@ def test_findings_that_touch_get_one_mark_in_a_stream_as_in_the_whole(pieces: li
 
 def test_what_normalisation_leaves_out_or_joins_takes_no_room() -> None:
     marks = [char for char in map(chr, range(0x110000)) if unicodedata.category(char)[0] == "M"]
+    rules = Chain([rule("redact", "ab", 2)], Text)
     for char in [*INVISIBLE, *marks, *map(chr, range(0x1160, 0x1200)), "\uff9e", "\uff9f"]:
-        window = GuardWindow(Chain([rule("redact", "ab", 2)], Text))
+        window = GuardWindow(rules)
         window.feed("xyz" + char * 3)
         assert window.held >= 5, f"U+{ord(char):04X}"
 
 
 @pytest.mark.req("R24", "R25")
-def test_ten_thousand_texts_are_streamed_as_they_are_judged() -> None:
+def test_thousands_of_texts_are_streamed_as_they_are_judged() -> None:
     rng = random.Random(24)
+    texts = scaled(1500, 10_000)
     refused = changed = 0
-    for _ in range(10_000):
+    for _ in range(texts):
         rules = chain(*[RULES[at] for at in sorted(rng.sample(range(len(RULES)), rng.randint(2, 6)))])
         text = "".join(rng.choices("aabbc \u200b", k=rng.randint(0, 50)))
         pieces = []
@@ -120,8 +123,8 @@ def test_ten_thousand_texts_are_streamed_as_they_are_judged() -> None:
         verdict = rules.judge(text)
         refused += verdict.refused
         changed += not verdict.refused and verdict.text != text
-    assert refused > 500
-    assert changed > 3000
+    assert refused > texts / 20
+    assert changed > texts / 3.5
 
 
 SECRETS = ("AKIA" + "Q7" * 8, "4111-1111-1111-1111", "ann.lee@example.com", "ghp_" + "x9Y" * 12)
@@ -319,7 +322,7 @@ def test_each_piece_costs_a_scan_of_the_held_text_and_as_much_before_it_whatever
     assert max(costs) == costs[-1] == 2 * longest + size
 
 
-@pytest.mark.parametrize("text", ["AKIA" * 2000, "eyJ" * 2500, "password=" * 900])
+@pytest.mark.parametrize("text", ["AKIA" * 1000, "eyJ" * 1250, "password=" * 450])
 def test_a_text_that_stays_open_is_scanned_a_bounded_number_of_times(text: str) -> None:
     chain = chain_of(GuardPolicy.model_validate({"rules": [{"id": "keys", "kind": "secrets", "mode": "redact"}]}).rules, "output")
     scanned = 0
@@ -332,7 +335,7 @@ def test_a_text_that_stays_open_is_scanned_a_bounded_number_of_times(text: str) 
     window = GuardWindow(Chain(chain.rules, counted))
     out = "".join([window.feed(text[at : at + 4]).text for at in range(0, len(text), 4)]) + window.end().text
     assert out == text
-    assert scanned < 64 * len(text), "a scan with each piece would be 1,000 times the text"
+    assert scanned < 64 * len(text), "a scan with each piece would be 500 times the text"
 
 
 @pytest.mark.parametrize("text", ["\u200b", "a\u200b", "a\u0301", "\u0301"])

@@ -1,7 +1,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from policies.conditions import ConditionNeeds
 from policies.rules import ALWAYS, Rule, RuleBook
 
 FACTS: Mapping[str, Any] = {"stream": True, "choices": 1, "headers": {}}
@@ -12,7 +11,7 @@ def rule(name: str, condition: str = ALWAYS, models: tuple[str, ...] = (), share
 
 
 def names(book: RuleBook, model: str = "m", key: str = "k") -> list[str]:
-    return [found.name for found in book.matching(model, key, lambda needs: {name: FACTS[name] for name in needs.variables})]
+    return [found.name for found in book.matching(model, key, FACTS)]
 
 
 def test_rules_match_in_their_order_by_model_and_condition() -> None:
@@ -38,13 +37,14 @@ def test_a_share_is_of_keys_and_stays() -> None:
 
 def test_nothing_is_asked_where_no_rule_is_for_the_model() -> None:
     book = RuleBook([rule("a", "stream", ("other",))], "t")
-    asked: list[ConditionNeeds] = []
+    asked: list[str] = []
 
-    def noted(needs: ConditionNeeds) -> Mapping[str, Any]:
-        asked.append(needs)
-        return {}
+    class Noted(dict[str, Any]):
+        def __missing__(self, name: str) -> Any:
+            asked.append(name)
+            return False
 
-    assert list(book.matching("m", "k", noted)) == []
+    assert list(book.matching("m", "k", Noted())) == []
     assert asked == []
-    assert list(book.matching("other", "k", noted)) == []
-    assert len(asked) == 1
+    assert list(book.matching("other", "k", Noted())) == []
+    assert asked == ["stream"]

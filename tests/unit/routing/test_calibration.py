@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from routing.calibration import BOUND, Calibration
-from routing.load import PRIORS, UNKNOWN_RATES, Rates
+from routing.rates import PRIORS, UNKNOWN_RATES, Rates
 
 TRUE = Rates(0.01, 5e-5, 1.6e-9, 0.013, 4e-5, 1e-7)
 """Half as fast as what is believed of a backend that nobody knows."""
@@ -51,7 +51,7 @@ def test_a_hundred_samples_find_out_that_it_is_half_as_fast(seed: int) -> None:
     calibration = Calibration()
     teach(calibration, 100, seed=seed)
     assert error(calibration) < 0.2
-    assert calibration.samples == 100
+    assert 60 <= calibration.samples <= 100, "a third has more in front of it than it is long itself"
 
 
 def test_the_residual_is_what_nine_of_ten_are_wrong_by_at_most() -> None:
@@ -74,7 +74,7 @@ def test_a_change_of_speed_is_followed() -> None:
     calibration = Calibration()
     teach(calibration, 300, UNKNOWN_RATES)
     assert error(calibration, UNKNOWN_RATES) < 0.1
-    teach(calibration, 150, TRUE, seed=2)
+    teach(calibration, 200, TRUE, seed=2)
     assert error(calibration) < 0.2
 
 
@@ -93,6 +93,40 @@ def test_what_cannot_be_is_passed_over() -> None:
         calibration.first_token(100, 50, 0, wrong)
         calibration.step(wrong, 100, 0.01)
     assert (calibration.rates, calibration.samples) == (pytest.approx(UNKNOWN_RATES), 0)
+
+
+def test_what_decode_steps_took_is_not_learned_as_the_price_of_tokens() -> None:
+    calibration = Calibration()
+    rng = random.Random(1)
+    for _ in range(400):
+        uncached, steps_s = rng.uniform(100, 8000), rng.uniform(0.0, 0.5)
+        seconds = ttft(UNKNOWN_RATES, uncached, uncached / 2, 0)
+        calibration.first_token(uncached, uncached / 2, 0, seconds + steps_s, 0.0, steps_s)
+    assert calibration.rates == pytest.approx(UNKNOWN_RATES, rel=0.02)
+
+
+def test_a_sample_that_is_mostly_about_others_teaches_nothing_after_the_first() -> None:
+    calibration = Calibration()
+    teach(calibration, 200)
+    before = calibration.rates
+    for _ in range(100):
+        calibration.first_token(500, 250, 20_000, 9.0)
+        calibration.first_token(500, 250, 0, 9.0, 0.0, 5.0)
+        calibration.step(10, 10_000, 9.0, 8.0)
+    assert calibration.rates == before
+
+
+def test_prompts_in_the_same_steps_are_not_learned_as_decoding() -> None:
+    calibration = Calibration()
+    rng = random.Random(2)
+    for _ in range(400):
+        sequences, prompts_s = rng.uniform(1, 60), rng.uniform(0.0, 0.01)
+        ctx = sequences * 1500
+        calibration.step(sequences, ctx, step(UNKNOWN_RATES, sequences, ctx) + prompts_s, prompts_s)
+    for sequences in (1, 30, 60):
+        assert step(calibration.rates, sequences, sequences * 1500) == pytest.approx(
+            step(UNKNOWN_RATES, sequences, sequences * 1500), rel=0.05
+        )
 
 
 def test_the_same_sample_for_ever_does_not_unlearn_the_rest() -> None:

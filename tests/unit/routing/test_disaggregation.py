@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from routing.disaggregation import DisaggregationSettings, HandoverTerms, Split, consider, reserve, sides
 from routing.fleet import Backend
-from routing.load import LoadTable, Rates
+from routing.load import LoadTable
 from routing.ports import RoutingRequest
+from routing.rates import Rates
 
 TERMS = HandoverTerms(kv_bytes_token=100_000, bandwidth_bytes_s=10e9, fixed_s=0.01)
 RATES = Rates(0.0, 1e-4, 0.0, 0.01, 1e-4, 1e-8)

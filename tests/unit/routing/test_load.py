@@ -5,10 +5,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from routing.load import MERGED, BackendFacts, LoadTable, Reuse
+from routing.load import MERGED, BackendFacts, LoadTable
+from routing.rates import Rates
 from tests.placement import pool_of
 
-COUNTED = [name for name in MERGED if name != "queue_ctx"]
+COUNTED = [name for name in MERGED if name not in ("queue_ctx", "decoding", "decoding_ctx")]
 
 
 def told(load_table: LoadTable, backend_id: str, at: float, **values: float) -> None:
@@ -240,7 +241,7 @@ class Counters(RuleBasedStateMachine):
         for one in list(self.load_table.ids):
             told(self.load_table, one, self.now + 1)
             row = self.load_table.row_of[one]
-            assert [getattr(self.load_table, name)[row] for name in MERGED if name != "kv_capacity"] == [0] * 6
+            assert [getattr(self.load_table, name)[row] for name in MERGED if name != "kv_capacity"] == [0] * 8
             self.load_table.drop(one)
 
 
@@ -261,18 +262,6 @@ def test_what_waits_is_known_with_the_context_it_attends_to() -> None:
     assert 0 < load_table.queue_ctx[0] < 500 * 1050
 
 
-def test_it_is_the_share_of_tokens_that_were_cached_lately() -> None:
-    reuse = Reuse()
-    assert reuse.share == 0.0
-    for _ in range(1000):
-        reuse.note(1000, 900)
-        reuse.note(9000, 2100)
-    assert reuse.share == pytest.approx(0.3, abs=0.01)  # of tokens, not of prompts
-    for _ in range(1000):
-        reuse.note(5000, 0)
-    assert reuse.share < 0.01
-
-
 def test_slots_are_summed_up_to_the_caps_until_a_limit_changes() -> None:
     load_table, backends = LoadTable(), pool_of("a", "b").up
     load_table.add("a", facts=BackendFacts(8, 0, 1.0, ""))
@@ -286,3 +275,35 @@ def test_slots_are_summed_up_to_the_caps_until_a_limit_changes() -> None:
     assert load_table.slots_of(backends[:1]) == 8
     load_table.drop("a")
     assert load_table.slots_of(backends[1:]) == 12
+
+
+def test_generating_sequences_count_with_their_whole_contexts() -> None:
+    load_table = LoadTable("a")
+    first, second = [load_table.charge("a", 200, 300, 1.0, cached_tokens=1800) for _ in range(2)]
+    assert (load_table.decoding[0], load_table.decoding_ctx[0]) == (0, 0)
+    load_table.begun(first)
+    load_table.begun(second)
+    assert (load_table.decoding[0], load_table.decoding_ctx[0]) == (2, 4100), "a prefix that both share counts twice: each attends to it"
+    told(load_table, "a", 2.0, running=5, waiting=1)
+    assert load_table.decoding[0] == 5, "three of other processes"
+    assert load_table.decoding_ctx[0] == pytest.approx(4100 + 3 * load_table._mean_sequence)
+    load_table.release(first)
+    load_table.release(second)
+    assert load_table.decoding[0] == 3
+
+
+def test_interference_is_the_steps_that_a_first_token_waits_for() -> None:
+    load_table = LoadTable("a")
+    load_table.set_rates("a", Rates(0.005, 1e-5, 0.0, 0.01, 0.001, 0.0))
+    assert load_table.interference_s(0, 2048) == 0.0, "an idle engine computes one chunk at once"
+    assert load_table.interference_s(0, 2049) == pytest.approx(0.01)
+    charges = [load_table.charge("a", 100, 200, 1.0) for _ in range(48)]
+    for charge in charges:
+        load_table.begun(charge)
+    step = 0.01 + 48 * 0.001
+    assert load_table.interference_s(0, 2000) == pytest.approx(0.5 * step + 48 * 0.001), "half of the step under way, and its own"
+    assert load_table.interference_s(0, 2001) == pytest.approx(1.5 * step + 48 * 0.001), "48 of 2,048 tokens are taken"
+    load_table.charge("a", 4000, 4100, 2.0)
+    assert load_table.interference_s(0, 2000) == pytest.approx(2.5 * step + 48 * 0.001)
+    load_table.set_facts("a", BackendFacts(step_tokens=8192))
+    assert load_table.interference_s(0, 2000) == pytest.approx(0.5 * step + 48 * 0.001)

@@ -6,6 +6,7 @@ import pytest
 from routing.load import BackendFacts, LoadTable
 from routing.policy_instance import Choice, policy_instance
 from routing.ports import RoutingRequest
+from routing.rates import UNKNOWN_RATES
 from routing.room import FULL, has_no_room, room_without
 from tests.placement import Held, board_of, decide, tell
 
@@ -150,3 +151,31 @@ def test_one_less_makes_room_where_it_was_in_the_way_by_number_or_by_tokens() ->
     assert room_without(load_table, 0, 50, one)
     load_table.charge("a", 1, 1, 1.0)
     assert not room_without(load_table, 0, 50, one)
+
+
+def test_a_backend_with_seconds_of_unbegun_prompts_takes_no_more() -> None:
+    load_table = LoadTable("ab")
+    load_table.set_hold(0.4)
+    tokens = 0.4 / load_table.prefill_s_token[0]
+    assert has_no_room(load_table, 0, 10 * tokens) == "", "with nothing unbegun it takes a prompt of any length"
+    first = load_table.charge("a", tokens - 1, tokens, 1.0)
+    assert has_no_room(load_table, 0, 10 * tokens) == ""
+    second = load_table.charge("a", 100, 200, 1.0)
+    assert "0.40 s of work" in has_no_room(load_table, 0, 1.0)
+    assert room_without(load_table, 0, 1.0, second)
+    assert not room_without(load_table, 0, 1.0)
+    load_table.set_rates("a", UNKNOWN_RATES._replace(prefill_s_token=UNKNOWN_RATES.prefill_s_token / 4))
+    assert has_no_room(load_table, 0, 1.0) == "", "a backend found to be faster takes more tokens for the same seconds"
+    load_table.set_rates("a", UNKNOWN_RATES)
+    load_table.begun(first)
+    assert has_no_room(load_table, 0, 1.0) == ""
+    load_table.set_hold(inf)
+    assert not load_table.limited
+
+
+def test_the_hold_goes_with_its_row_when_a_backend_leaves() -> None:
+    load_table = LoadTable("ab")
+    load_table.set_hold(0.4)
+    load_table.set_rates("b", UNKNOWN_RATES._replace(prefill_s_token=1e-3))
+    load_table.drop("a")
+    assert load_table.hold_tokens == [pytest.approx(400.0)]

@@ -5,9 +5,11 @@ import pytest
 
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
-from routing.policy_instance import policy_instance
-from routing.ports import Circumstances, RoutingRequest
-from routing.schedule import Route, place
+from routing.policy_instance import Choice, policy_instance
+from routing.ports import Circumstances, Held, RoutingRequest
+from routing.schedule import HAS_ROOM, Route, place
+from tests.placement import Held as PrefixHeld
+from tests.placement import board_of, decide, pool_of
 
 DEMAND = RoutingRequest(100)
 
@@ -71,3 +73,40 @@ def test_a_new_snapshot_shares_nothing_mutable_with_the_old_one() -> None:
     assert (fleet.pools["p"].up, fleet.known) == ((), False)
     assert ([b.id for b in changed.pools["p"].up], changed.known) == (["a"], True)
     assert changed.with_backend(Backend("a", "p", Availability.UP, "")) is changed
+
+
+def test_a_request_waits_for_the_best_backend_and_not_at_it() -> None:
+    """A backend with half a second of unbegun prompts and the request's own prefix is still the best one: the request waits for it in the
+    gateway, instead of computing its prompt again elsewhere or standing in the engine's queue."""
+    load_table = board_of("a", "b", at=1.0)
+    load_table.set_hold(0.4)
+    policy_instance_ = policy_instance("predicted_latency", choice=Choice(explore_share=0.0))
+    charge = load_table.charge("a", 20_000, 20_100, 1.0)
+    prompt = RoutingRequest(40_000, output_tokens=10)
+    held = decide(policy_instance_, load_table, prompt, PrefixHeld(a=620), rng=random.Random(1))
+    assert (held.ranked, held.full) == ((), True)
+    assert [(one.id, one.reason[:5]) for one in held.excluded] == [("a", "full:")]
+    elsewhere = decide(policy_instance_, load_table, RoutingRequest(1_000, output_tokens=10), rng=random.Random(1))
+    assert elsewhere.ranked[0][0].id == "b", "what a does not hold is computed sooner on b"
+    load_table.begun(charge)
+    assert decide(policy_instance_, load_table, prompt, PrefixHeld(a=620), rng=random.Random(1)).ranked[0][0].id == "a"
+    least = policy_instance("least_load")
+    load_table.charge("a", 20_000, 20_100, 1.0)
+    for _ in range(5):
+        load_table.charge("b", 1, 1, 1.0)
+    assert decide(least, load_table, prompt, rng=random.Random(1)).ranked[0][0].id == "a", "a policy without seconds sends at once"
+
+
+@pytest.mark.parametrize(("held", "first"), [(Held.WAIT, ""), (Held.ELSEWHERE, "b"), (Held.SEND, "a")])
+def test_who_has_no_time_left_goes_where_room_is_and_who_may_not_wait_is_sent(held: Held, first: str) -> None:
+    load_table = board_of("a", "b", at=1.0)
+    load_table.set_hold(0.4)
+    load_table.charge("a", 20_000, 20_100, 1.0)
+    exact = policy_instance("predicted_latency", choice=Choice(explore_share=0.0))
+    circumstances = Circumstances(1.0, PrefixHeld(a=620), held=held)
+    route = place(RoutingRequest(40_000, output_tokens=10), pool_of("a", "b"), load_table, exact, circumstances, random.Random(1))
+    assert [backend.id for backend, _ in route.ranked[:1]] == ([first] if first else [])
+    assert (route.why == HAS_ROOM) == (first == "b")
+    load_table.charge("b", 20_000, 20_100, 1.0)
+    route = place(RoutingRequest(40_000, output_tokens=10), pool_of("a", "b"), load_table, exact, circumstances, random.Random(1))
+    assert bool(route.ranked) == (held is Held.SEND), "nobody has room"

@@ -1,5 +1,6 @@
 """The verified decision on simulated streams: wrong answers per hit stay below the bound, noise is not trusted, memory is bounded."""
 
+from bisect import bisect_right, insort
 from math import sqrt
 from random import Random
 
@@ -28,14 +29,17 @@ class World:
         self.chance = Random(seed)
         edges = sorted(self.chance.random() for _ in range(answers))
         self.edges = edges
-        self.asked: list[float] = []
+        self.asked: list[tuple[float, int]] = []
+        """Places with their keys, in the order of places."""
 
     def answer(self, place: float) -> int:
-        return sum(edge <= place for edge in self.edges) % len(self.edges)
+        return bisect_right(self.edges, place) % len(self.edges)
 
     def near(self, place: float) -> list[Neighbour]:
-        ordered = sorted(range(len(self.asked)), key=lambda key: min(abs(self.asked[key] - place), 1 - abs(self.asked[key] - place)))[:NEAR]
-        return [neighbour(key, 1 - min(abs(self.asked[key] - place), 1 - abs(self.asked[key] - place))) for key in ordered]
+        at, count = bisect_right(self.asked, (place, 0)), len(self.asked)
+        around = {self.asked[index % count] for index in range(at - NEAR, at + NEAR)} if count else ()
+        ordered = sorted((min(abs(asked - place), 1 - abs(asked - place)), key) for asked, key in around)[:NEAR]
+        return [neighbour(key, 1 - distance) for distance, key in ordered]
 
 
 def stream(decider: VerifiedDecider, requests: int, seed: int, noise: float = 0.0, blind: bool = False) -> tuple[int, int]:
@@ -54,7 +58,7 @@ def stream(decider: VerifiedDecider, requests: int, seed: int, noise: float = 0.
             continue
         labels = [(answers[int.from_bytes(n.question.key, "big")] == answer) != (world.chance.random() < noise) for n in decision.compare]
         fit_at_once(decider.observe(PARTITION, decision, labels, len(answers).to_bytes(8, "big"), number * 10.0))
-        world.asked.append(place)
+        insort(world.asked, (place, len(answers)))
         answers.append(answer)
     return hits, wrong
 

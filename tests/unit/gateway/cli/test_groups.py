@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -45,6 +46,23 @@ def test_the_help_text_imports_typer_and_rich_and_no_command() -> None:
         name for name in imported if name.partition(".")[0] in ("gateway", "policies", "tenancy", "routing", "backends", "domain")
     } == ALLOWED
     assert all(f" {name} " in done.stdout for name in ENTRIES)
+
+
+def test_commands_for_a_gateway_elsewhere_import_neither_the_settings_nor_a_database(tmp_path: Path) -> None:
+    """Importing those takes ten times as long as the command's own work: every step of a script would wait for it."""
+    (tmp_path / "tidegate.yaml").write_text("secrets: {admin_token: {file: token}}\n")
+    (tmp_path / "token").write_text("t" * 43)
+    groups = ["audit", "backend", "cache", "explain", "key", "limit", "policy", "reload", "rollout", "status", "stop", "tenant", "usage"]
+    script = (
+        "import sys, json\nfrom gateway.cli import ENTRIES\nfrom gateway.cli.groups import loaded\n"
+        "from gateway.cli.connection import GatewayOptions\n"
+        f"for name in {groups}:\n    loaded(name, ENTRIES[name])\n"
+        "GatewayOptions().api()\n"
+        "print(json.dumps(sorted(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    assert imported & {"gateway.config.settings", "policies.schema", "sqlalchemy", "fastapi", "structlog", "uvloop"} == set()
 
 
 HELP_OF_TYPER = """

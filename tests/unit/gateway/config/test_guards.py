@@ -7,7 +7,8 @@ import pytest
 
 from gateway.config.guards import KINDS, DetectorSettings, GuardModelSettings, GuardWebhookSettings
 from gateway.config.load import ConfigError, Settings, load_settings
-from gateway.config.read_secrets import SecretError, WeakSecret, read_detector_secret, read_every_secret
+from gateway.config.read_secrets import read_detector_secret, read_every_secret
+from gateway.config.secrets import SecretError, WeakSecret
 from guardrails.detectors.guard_forms import FORMS
 
 POOLS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'

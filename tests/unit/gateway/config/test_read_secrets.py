@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from gateway.config.load import SecretReference, load_settings
-from gateway.config.read_secrets import MAX_SECRET_BYTES, PEPPER_BYTES, SecretError, read_pepper, read_reference
+from gateway.config.read_secrets import PEPPER_BYTES, read_pepper
+from gateway.config.secrets import MAX_SECRET_BYTES, SecretError, read_reference
 
 POOLS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
 

@@ -7,8 +7,8 @@ from domain.priority import Class
 from gateway.config.listeners import DataSettings
 from gateway.config.load import Settings
 from gateway.config.settings import CacheSettings, EngineSettings, QueueSettings, RoutingSettings, StoreSettings
+from routing.fair_queue import QueueBounds
 from tenancy.counter_url import StoreKind
-from tenancy.fair_queue import QueueBounds
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "2", None, True])

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config.load import ConfigError, Settings, load_settings
-from gateway.config.read_secrets import SecretError, WeakSecret, read_rollouts_secret
+from gateway.config.read_secrets import read_rollouts_secret
+from gateway.config.secrets import SecretError, WeakSecret
 
 POOLS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
 

@@ -1,3 +1,4 @@
+import asyncio
 import random
 
 import pytest
@@ -9,8 +10,10 @@ from backends.load_reports import Pushed
 from backends.ports import PollResult
 from backends.signals import Signals
 from gateway.deps import Live
-from gateway.fleet.signals import BUDGET_SHARE, LONGEST_PAUSE_S, SignalBoard, SignalWatch, pause_s
-from tests.pool_states import charged, grounds_of, requests_on
+from gateway.fleet.signals import BUDGET_SHARE, LONGEST_PAUSE_S, REST_EVERY_S, SignalBoard, SignalWatch, pause_s
+from gateway.placement.pool_state import STALE_S
+from gateway.placement.rest import AT_REST_S
+from tests.pool_states import charged, grounds_of, released, requests_on
 
 
 class Engine:
@@ -159,3 +162,30 @@ async def test_an_engine_that_pushes_its_load_is_read_once_a_second_and_its_coun
     assert await watch.read_once("a") < 0.2
     await watch.remove("a")
     assert live.signals == {}
+
+
+async def test_a_pool_at_rest_is_read_every_two_seconds_and_its_first_request_has_it_read_at_once() -> None:
+    _, watch, engine = watched()
+    (pool_state,) = engine.pool_states.values()
+    assert pool_state.rest.at_rest(7.0), "nobody has asked yet"
+    resting = asyncio.create_task(watch.pause("a", 0.0))
+    await asyncio.sleep(0)
+    assert not resting.done()
+    assert 1.0 < pause_s(REST_EVERY_S, 0.0, 0.0) < pause_s(REST_EVERY_S, 0.0, 1.0) < STALE_S
+    assert pool_state.rest.asked(7.0) == 0.0, "there was no request before"
+    await resting
+    engine.now = 2.0
+    await watch.pause("a", 0.0)  # no rest: it would not end
+    assert pool_state.rest.asked(9.0) == 0.0
+
+
+async def test_a_pool_whose_answers_run_is_not_at_rest() -> None:
+    _, watch, engine = watched()
+    (pool_state,) = engine.pool_states.values()
+    pool_state.rest.asked(7.0)
+    charge = charged(engine.pool_states, "a", 7.0)
+    engine.now = 60.0
+    await watch.pause("a", 0.0)
+    assert pool_state.rest.asked(67.0) == 0.0
+    released(engine.pool_states, charge)
+    assert pool_state.rest.asked(67.0 + AT_REST_S + 5.0) == AT_REST_S + 5.0

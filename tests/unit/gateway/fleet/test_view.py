@@ -1,6 +1,7 @@
 from domain.membership import SourceState
 from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
-from gateway.process.snapshots import BackendState, WorkerSnapshot
+from gateway.placement.backend_state import BackendState
+from gateway.process.snapshots import WorkerSnapshot
 
 
 def worker(index: int, *sources: SourceState, clashes: tuple[str, ...] = ()) -> WorkerSnapshot:

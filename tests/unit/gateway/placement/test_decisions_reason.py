@@ -9,9 +9,10 @@ import pytest
 
 from gateway.placement.decisions import Explained, decision, reason
 from routing.fleet import Availability, Backend, Fleet, Pool
-from routing.load import LoadTable, Rates
+from routing.load import LoadTable
 from routing.policy_instance import policy_instance
 from routing.ports import UNMATCHED, Circumstances, Match, RoutingRequest
+from routing.rates import Rates
 from routing.registry import POLICIES
 from routing.schedule import place
 
@@ -54,14 +55,15 @@ def test_the_cached_part_of_the_prompt_and_the_times_to_the_first_token() -> Non
 
 def test_the_times_do_not_change_with_the_weight_that_the_policy_gives_them() -> None:
     assert "expected first token 17 ms; a: 30 ms" in explained("predicted_latency", match=Held({"b": 2.0}), params={"ttft": 3.0}).reason
-    assert ", cost " in explained("predicted_latency", match=Held({"b": 2.0}), params={"ttft": 0.0}).reason
+    assert "both cost 0 ms" in explained("predicted_latency", match=Held({"b": 2.0}), params={"ttft": 0.0}).reason
 
 
 @pytest.mark.parametrize(("states", "words"), [({"a": "", "b": ""}, "both"), ({"a": "", "b": "", "c": ""}, "all 3")])
 def test_a_tie_is_called_one(states: dict[str, str], words: str) -> None:
     found = explained("predicted_latency", **states)
-    tie = f": 0 waiting, 0 of about 200 prompt tokens cached; {words} would take 30 ms to the first token, drawn at random"
-    assert found.reason == found.chosen + tie
+    tie = f": 0 waiting, 0 of about 200 prompt tokens cached; {words} would take 30 ms to the first token"
+    why = ", prompts that begin like this one go to the chosen one"
+    assert found.reason == found.chosen + tie + why
 
 
 def test_what_waits_is_counted_and_a_busy_backend_is_slower() -> None:
@@ -71,7 +73,7 @@ def test_what_waits_is_counted_and_a_busy_backend_is_slower() -> None:
     load_table.charge("a", 1000, 1000, 0.0)
     load_table.charge("b", 2000, 2000, 0.0)
     assert explained("predicted_latency", load_table).reason == (
-        "a: 1 waiting, 0 of about 200 prompt tokens cached, expected first token 130 ms; b: 230 ms"
+        "a: 1 waiting, 0 of about 200 prompt tokens cached, expected first token 135 ms; b: 245 ms"
     )
 
 
@@ -122,3 +124,10 @@ def test_one_backend_no_backend_and_many_backends() -> None:
     many = explained("predicted_latency", match=Held({"a": 1.0}), **dict.fromkeys("abcdefg", ""))
     assert many.reason.endswith(": 30 ms and 3 more")
     assert many.reason.count("30 ms") == 3
+
+
+def test_a_large_pool_says_how_many_were_not_compared() -> None:
+    found = explained("predicted_latency", **{f"b{at}": "" for at in range(30)})
+    compared = len(found.contenders)
+    assert compared < 10
+    assert found.reason.endswith(f"; {30 - compared} more cannot be better by their load, and were not compared")

@@ -11,8 +11,20 @@ import pytest
 
 from backends.signals import Signals
 from gateway.fleet.view import fleet_seen
-from gateway.process.snapshots import BackendState, PolicyState, SlotState, State, Supervision, WorkerSnapshot
-from gateway.process.worker_link import MAX_GONE, Totals, WorkerLink, collect, look, not_ready, publish, supervision, worker_socket
+from gateway.placement.backend_state import BackendState
+from gateway.process.snapshots import PolicyState, SlotState, State, Supervision, WorkerSnapshot
+from gateway.process.worker_link import (
+    MAX_GONE,
+    Totals,
+    WorkerLink,
+    ask_oldest,
+    collect,
+    look,
+    not_ready,
+    publish,
+    supervision,
+    worker_socket,
+)
 from gateway.record import Record
 from gateway.telemetry.families import REQUESTS
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot
@@ -68,6 +80,25 @@ async def test_a_snapshot_arrives_as_it_was_sent_and_without_numbers_when_only_t
     assert os.listdir(tmp_path) == []
 
 
+async def test_the_oldest_ready_worker_can_be_asked(tmp_path: Path) -> None:
+    async def answered(index: int) -> bytes:
+        return b"worker %d" % index
+
+    links = []
+    ages: list[tuple[float, State]] = [(30.0, "ready"), (10.0, "ready"), (20.0, "ready"), (5.0, "draining"), (1.0, "starting")]
+    for index, (started_at, state) in enumerate(ages):
+        shown = msgspec.structs.replace(snapshot(index, pid=os.getpid(), state=state), started_at=started_at)
+        path = worker_socket(tmp_path, index, os.getpid())
+        links.append(WorkerLink(path, lambda _, shown=shown: shown, answers={b"who\n": lambda _, index=index: answered(index)}))
+        await links[-1].start()
+    assert await ask_oldest(tmp_path, b"who\n") == b"worker 1"
+    for link in links[:3]:
+        await link.close()
+    assert await ask_oldest(tmp_path, b"who\n") == b"", "none is ready"
+    for link in links:
+        await link.close()
+
+
 async def test_a_worker_that_does_not_answer_is_left_out_and_a_dead_one_removed(tmp_path: Path) -> None:
     ended = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
     await ended.wait()
@@ -78,13 +109,13 @@ async def test_a_worker_that_does_not_answer_is_left_out_and_a_dead_one_removed(
     silent = await asyncio.start_unix_server(lambda _r, w: held.append(w), path=str(tmp_path / "worker-2-1.sock"))
     nonsense = await asyncio.start_unix_server(lambda _r, w: w.close(), path=str(tmp_path / "worker-3-1.sock"))
     async with silent, nonsense:
-        assert await collect(tmp_path, 0.05) == []
+        # within its time a slow machine may not come to the dead one
+        while (tmp_path / f"worker-0-{ended.pid}.sock").exists() or not held:
+            assert await collect(tmp_path, 0.05) == []
         for writer in held:
             writer.close()
         await asyncio.sleep(0.01)
-    left = set(os.listdir(tmp_path))
-    assert f"worker-0-{ended.pid}.sock" not in left
-    assert f"worker-1-{os.getpid()}.sock" in left, "its process lives: it may be about to listen"
+    assert f"worker-1-{os.getpid()}.sock" in os.listdir(tmp_path), "its process lives: it may be about to listen"
 
 
 async def test_nonsense_gets_an_empty_answer(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@ from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.priority import Class
 from gateway.queue.deadlines import DEFAULT_WAIT_S, class_of, may_wait_s, place_back, place_of
 from gateway.story import Story
+from routing.fair_tier import NOT_YET
 from routing.load import LoadTable
-from tenancy.fair_tier import NOT_YET
 from tests.stories import with_facts
 
 CALLER = Caller(TenantId("acme"), ProjectId("p"), KeyId("k"))

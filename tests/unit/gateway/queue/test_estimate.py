@@ -3,7 +3,7 @@ from math import inf
 import pytest
 
 from gateway.queue.estimate import ENOUGH, FORGOTTEN_S, GRAIN, TAU_S, DrainRate
-from tenancy.fair_queue import Ahead
+from routing.fair_queue import Ahead
 
 
 def steady(rate: DrainRate, tokens: float, every_s: float, until: float, now: float = 0.0) -> float:

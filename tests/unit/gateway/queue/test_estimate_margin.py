@@ -3,7 +3,7 @@ import random
 import pytest
 
 from gateway.queue.estimate import FADE_S, LEAST_MISSED, MISSED, ForecastMargin
-from tenancy.fair_queue import RANKS
+from routing.fair_queue import RANKS
 
 GRAIN_S = 0.1
 

@@ -14,10 +14,10 @@ from domain.usage import Usage
 from gateway.queue import refusals
 from gateway.queue.pool_queue import MakeRoom, PoolQueue, PoolQueues
 from gateway.queue.waiter import Waiter, WaitForecast
+from routing.fair_queue import QueueBounds
+from routing.fair_tier import QueuedRequest
 from routing.load import Charge, LoadTable
 from routing.room import has_no_room
-from tenancy.fair_queue import QueueBounds
-from tenancy.fair_tier import QueuedRequest
 from tests.placement import pool_of
 
 

@@ -23,9 +23,9 @@ from gateway.queue.deadlines import place_of
 from gateway.queue.preempt import AGAIN_S, BURST, Preempted, Preemption, unanswered
 from gateway.queue.waiter import Waiter
 from gateway.story import Story
+from routing.fair_tier import QueuedRequest
 from routing.load import BackendFacts, LoadTable
 from routing.room import HEADROOM
-from tenancy.fair_tier import QueuedRequest
 from tests.stories import with_facts
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'

@@ -4,7 +4,7 @@ import pytest
 from domain.faults import Fault, Kind
 from gateway.http.faults import render
 from gateway.queue import refusals
-from tenancy.fair_queue import QueueBounds
+from routing.fair_queue import QueueBounds
 
 DICE = (0.0, 0.3, 0.999)
 

@@ -20,7 +20,7 @@ from gateway.request.choose import choose, choose_again, look_ahead
 from gateway.request.guards_asked import applying_guards
 from gateway.story import Story
 from policies.compile import ModelRule
-from tenancy.fair_tier import QueuedRequest
+from routing.fair_tier import QueuedRequest
 from tenancy.rights import EVERYTHING
 from tests.placed import POOL, chat
 from tests.request_path import CALLER, Engine, Path, caller, fault_of, turns
@@ -210,6 +210,7 @@ class Forecasts:
     """A queue that says of every request whether it would wait."""
 
     waiting = 0
+    token_s = 2.5e-5
 
     def __init__(self, *, waits: bool) -> None:
         self.answer = WaitForecast(waits, 9.0 if waits else 0.0)

@@ -1,14 +1,32 @@
 """What callers are told of limits: the right kind, the scope's name, an exact wait, and headers of the tightest limit."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from domain.faults import Kind
 from gateway.http.faults import render
-from gateway.request.rate_limit_replies import amount_words, duration, fault_of, limit_headers, limit_words, refused_standing, told_words
+from gateway.request import rate_limit_replies
+from gateway.request.rate_limit_replies import (
+    amount_words,
+    duration,
+    fault_of,
+    limit_header_lines,
+    limit_words,
+    refused_standing,
+    told_words,
+)
 from tenancy.hold import LimitStatus, Refused
 from tenancy.limits import Amounts, Level, Limit, LimitLine, Meter, Rolling, Scope, Window, line_of
 
 WANTED = Amounts(input_tokens=500, output_tokens=700, units=3000, cost_nanousd=1_500_000_000)
+
+
+def limit_headers(limit_statuses: Iterable[LimitStatus]) -> list[tuple[bytes, bytes]]:
+    """The header lines as names and values."""
+    lines = limit_header_lines(limit_statuses).split(b"\r\n")
+    assert lines.pop() == b""
+    return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
 
 WEB = Scope(Level.PROJECT, "acme/web")
@@ -228,3 +246,13 @@ def test_the_access_log_names_a_limit_of_money_by_its_public_id_and_in_dollars()
     assert (
         fault_of(Refused(line(Meter.TOKENS, Window.DAY), 3, None), WANTED, 0.5).detail == "project:acme/web:tokens:day remaining 3 tokens"
     )
+
+
+def test_the_kept_forms_of_headers_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit_replies, "MAX_FORMS", 2)
+    monkeypatch.setattr(rate_limit_replies, "_forms", {})
+    lines = [line(meter, Window.DAY, 10) for meter in (Meter.REQUESTS, Meter.TOKENS, Meter.INPUT_TOKENS, Meter.OUTPUT_TOKENS)]
+    told = dict(limit_headers([LimitStatus(each, remaining, 0) for remaining, each in enumerate(lines, 3)]))
+    assert told[b"x-ratelimit-remaining-requests"] == b"3"
+    assert told[b"x-ratelimit-remaining-tokens"] == b"4"
+    assert len(rate_limit_replies._forms) <= 2

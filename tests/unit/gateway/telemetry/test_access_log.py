@@ -241,7 +241,7 @@ def test_a_line_is_known_by_our_id_and_names_the_callers_own(request_id: str, en
 
 
 def test_a_line_with_every_text_at_its_shortest_fits_whatever_the_texts_are() -> None:
-    entry = access_log._flat(RECORD, end_user=True)
+    entry = access_log._flat(RECORD, end_user=True, chain_key="")
     numbers = {name: 2**53 for name, value in msgspec.structs.asdict(entry).items() if type(value) is int}
     texts = dict.fromkeys(access_log._TEXT_FIELDS, "\x7f\x01" * access_log.SHORT_FIELD_CHARS)
     worst = msgspec.structs.replace(entry, **numbers, **{name: text[: access_log.SHORT_FIELD_CHARS] for name, text in texts.items()})

@@ -14,8 +14,8 @@ from domain.usage import Usage
 from gateway.ledger.bookkeeper import BookingState
 from gateway.ledger.reconcile import LimitsState, ReconcileState
 from gateway.ledger.writer import UsageLogState
-from gateway.placement.concurrency import LimitView
-from gateway.process.snapshots import BackendState, IssuerState, SlotState, State, Supervision, WorkerSnapshot
+from gateway.placement.backend_state import BackendState, LimitView
+from gateway.process.snapshots import IssuerState, SlotState, State, Supervision, WorkerSnapshot
 from gateway.record import GAP_BOUNDS_S, Record
 from gateway.telemetry.exposition import Scrape, describe, render
 from gateway.telemetry.families import MAX_SERIES

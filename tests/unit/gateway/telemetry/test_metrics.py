@@ -286,13 +286,13 @@ def test_tokens_are_counted_by_issuer_and_outcome() -> None:
 def test_a_decision_is_counted_once_with_what_decided_and_its_time() -> None:
     metrics = Metrics()
     up = Backend("a", "p", Availability.UP, "")
-    for why in ("", "session", "match", "fewest requests", "dice", "explored", ALONE):
+    for why in ("", "session", "match", "fewest requests", "rendezvous", "dice", "explored", ALONE):
         metrics.observe_decision(Route("lmetric", ((up, ()),), (), costs=(0.0,), why=why), 30e-6)
     metrics.observe_decision(Route("lmetric", (), ()), 5.0)
     families = metrics.snapshot().families
     assert families[DECISIONS.name] == [(("lmetric",), [1] * len(DECIDED))]
     ((labels, times),) = families[DECISION_TIME.name]
-    assert (labels, sum(times[:-1]), times[-2]) == (("lmetric",), 8, 1)
+    assert (labels, sum(times[:-1]), times[-2]) == (("lmetric",), 9, 1)
 
 
 def test_what_the_index_said_stands_beside_what_the_engine_said() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.config.load import Settings
-from gateway.config.read_secrets import SecretError
+from gateway.config.secrets import SecretError
 from gateway.signed_webhook import SIGNATURE, signature
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.requests import deps_for

@@ -6,7 +6,8 @@ import pytest
 
 from domain.identity import KeyId, ProjectId, TenantId
 from gateway.config.load import Settings, load_settings
-from gateway.config.read_secrets import SecretError, read_pepper
+from gateway.config.read_secrets import read_pepper
+from gateway.config.secrets import SecretError
 from gateway.wiring.stores import prepare_store
 from tenancy.accounts import Tenant
 from tenancy.keys import KeyRecord

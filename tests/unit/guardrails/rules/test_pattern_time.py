@@ -9,6 +9,7 @@ from guardrails.text import Text
 
 CHARS = 100_000
 MOST_S = 0.005
+PLAIN = Pattern("plain", "(?i)z[xy]{1,3}w")
 ATOMS = {"a": "a", r"\d": "1", r"\w": "x", "[a-z]": "q", "é": "é"}
 SHAPES = (
     "(A+)+$", "(A*)*!", "(A|A)+$", "(A|AA)+$", "(A|A?)+$", "(AA?)+!", "(A+A+)+!", "((A+)+)+!", "(A{1,9})+!", "(.*A){10}!",
@@ -61,7 +62,8 @@ def test_a_hundred_expressions_that_ruin_backtracking_take_no_longer_than_their_
             refused[pattern] = str(error)
             continue
         for text in (char * CHARS, char * (CHARS - 1) + "~"):
-            if (taken := seconds(rule, text)) > MOST_S:
+            # on a slow machine the text itself takes longer; what backtracks takes a million times as long
+            if (taken := seconds(rule, text)) > MOST_S and taken > 50 * seconds(PLAIN, text):
                 slow[pattern, text[-1]] = taken
     assert not slow
     assert len(refused) <= 10, "what RE2 takes is not refused for its shape"

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from routing.fleet import Availability, Backend
-from routing.load import UNKNOWN_RATES, Rates
 from routing.policy_instance import Choice, policy_instance
 from routing.ports import Adapters, Circumstances, RoutingRequest
+from routing.rates import UNKNOWN_RATES, Rates
 from routing.schedule import Route, place
 from tests.placement import Held, board_of, decide, pool_of, spread, tell
 from tests.small_fleet import Arrival, poisson, run
@@ -25,15 +25,37 @@ def test_the_terms_are_seconds_and_their_sum_decides() -> None:
     load_table = board_of("a", "b")
     tell(load_table, "a", 1.0, running=10, queued_tokens=40_000, kv_usage=0.5)
     for _ in range(1000):
-        load_table.reuse.note(1000, 500)  # half of what is sent is cached, so .6 of what crowding costs counts
+        load_table.reuse.note(1000, 500)  # half of what is sent is cached
+    reuse = load_table.reuse.share
+    assert reuse == pytest.approx(0.5, rel=1e-4)
     route = decide(EXACT, load_table, RoutingRequest(8000, output_tokens=200), Held(b=50), rng=RNG)
     assert [one.id for one in route.backends] == ["b", "a"]
-    assert term(route, "a", "queue_s") == pytest.approx(1.0 + 8e-10 * 40_000 * 512)  # at 25 microseconds, and the usual context
-    assert term(route, "b", "prefill_s") == pytest.approx(0.0065 + 4800 * 2.5e-5 + 8e-10 * 4800 * 5600)
-    assert term(route, "a", "decode_s") == pytest.approx(0.6 * 0.5 * 200 * 150 / 350 * (10 * 2e-5 + 200_000 * 5e-8), rel=1e-4)
-    assert term(route, "a", "memory_s") == pytest.approx(0.6 * 0.5 * 0.5205 / 0.4795, rel=1e-4)
-    assert term(route, "a", "leaving_s") == pytest.approx(0.3 * 3200 * (2.5e-5 + 8e-10 * 1600))
-    assert term(route, "b", "leaving_s") == 0.0
+    step = 0.0065 + 10 * 2e-5 + 10 * 1024 * 5e-8  # ten sequences of another process, of the usual length
+    waits = 24 - 0.5  # 48,000 tokens in steps of 2,038, of which one is under way
+    queued = 1.0 + 8e-10 * 40_000 * 512  # at 25 microseconds, and the usual context
+    assert term(route, "a", "queue_s") == pytest.approx(waits * step + queued)
+    own = 4800 * 2.5e-5 + 8e-10 * 4800 * 5600
+    assert term(route, "b", "prefill_s") == pytest.approx(0.0065 + own)
+    assert term(route, "b", "queue_s") == pytest.approx(2 * 0.0065), "an idle engine needs three steps for 4,800 tokens"
+    assert term(route, "b", "recompute_s") == pytest.approx((2.0 * reuse * 0.25 / 0.75 + 0.5) * own), (
+        "the caches are a quarter full in the mean, and half of the backends have prompts to compute"
+    )
+    more = 10 * 2e-5 + 10 * 1024 * 5e-8
+    assert term(route, "a", "decode_s") == pytest.approx(0.1 * 200 * 150 / 350 * more, rel=1e-4)
+    assert term(route, "a", "memory_s") == pytest.approx(0.1 * reuse * 0.5205 / 0.4795, rel=1e-4)
+    assert term(route, "b", "decode_s") == 0.0
+
+
+@pytest.mark.parametrize("fill", [0.0, 0.9, 0.999, 1.5])
+def test_every_part_of_a_cost_is_bounded(fill: float) -> None:
+    load_table = board_of("a", "b", kv_usage=fill, at=1.0)
+    for _ in range(2000):
+        load_table.reuse.note(1000, 1000)
+    route = decide(EXACT, load_table, RoutingRequest(8000, output_tokens=200), rng=RNG)
+    own = 8000 * 2.5e-5 + 8e-10 * 8000 * 4000
+    for backend in "ab":
+        assert 0.0 <= term(route, backend, "recompute_s") <= (2.0 * 19.0 + 0.5 * 4.0) * own * 1.0001
+        assert 0.0 <= term(route, backend, "memory_s") <= 0.1 * 49.0 * 1.0001
 
 
 def test_a_full_match_on_an_overloaded_worker_loses_and_on_a_busy_one_wins() -> None:
@@ -130,17 +152,44 @@ def test_long_contexts_that_wait_take_longer_than_short_ones() -> None:
     assert decide(EXACT, load_table, RoutingRequest(2000, output_tokens=10), rng=RNG).backends[0].id == "b"
 
 
-def test_crowding_counts_less_where_nothing_is_used_again() -> None:
+def test_memory_costs_as_much_as_is_used_again() -> None:
     costs = []
-    for cached in (0, 900):
+    for cached in (450, 900):
         load_table = board_of("a", "b", at=1.0)
         tell(load_table, "a", 1.0, running=20, kv_usage=0.7)
         for _ in range(1000):
             load_table.reuse.note(1000, cached)
-        costs.append(
-            [term(decide(EXACT, load_table, RoutingRequest(500), rng=RNG), "a", name) for name in ("decode_s", "others_s", "memory_s")]
-        )
-    assert all(without == pytest.approx(0.2 / 0.92 * shared, rel=1e-3) for without, shared in zip(*costs, strict=True))
+        costs.append([term(decide(EXACT, load_table, RoutingRequest(500), rng=RNG), "a", name) for name in ("recompute_s", "memory_s")])
+    assert all(0 < half == pytest.approx(0.5 * whole, rel=1e-3) for half, whole in zip(*costs, strict=True))
+
+
+def test_a_copy_is_cheap_while_memory_is_free_and_dear_when_it_is_short() -> None:
+    """A holder with a queue of a quarter of a second, and an idle engine without the prompt."""
+    for fill, first in ((0.05, "b"), (0.9, "a")):
+        load_table = board_of("a", "b", kv_usage=fill, at=1.0)
+        for _ in range(1000):
+            load_table.reuse.note(1000, 800)
+        tell(load_table, "a", 1.0, queued_tokens=10_000, kv_usage=fill)
+        assert decide(EXACT, load_table, RoutingRequest(6000, output_tokens=100), Held(a=90), rng=RNG).backends[0].id == first
+
+
+def test_work_costs_what_it_delays_but_not_where_others_want_the_copy_too() -> None:
+    load_table = board_of(*"abcde", at=1.0)
+    request, own = RoutingRequest(6400), 6400 * 2.5e-5 + 8e-10 * 6400 * 3200
+    for waiting, price in (("", 0.0), ("a", 0.25), ("ab", 2 / 3), ("abcd", 4.0), ("abcde", 4.0)):
+        for one in waiting:
+            tell(load_table, one, 2.0, queued_tokens=1000)
+        route = decide(EXACT, load_table, request, Held(a=90), rng=RNG)
+        assert term(route, "e", "recompute_s") == pytest.approx(0.5 * price * own)
+        for matched in (Held(a=90, b=85), Held(), Held(common=90, a=90, b=90, c=90, d=90, e=90)):
+            assert term(decide(EXACT, load_table, request, matched, rng=RNG), "e", "recompute_s") == 0.0
+
+
+def test_a_prompt_of_one_step_goes_where_fewer_sequences_decode() -> None:
+    load_table = board_of("a", "b", at=1.0)
+    tell(load_table, "a", 1.0, running=100, kv_usage=0.1)
+    tell(load_table, "b", 1.0, running=10, queued_tokens=100, kv_usage=0.1)
+    assert decide(EXACT, load_table, RoutingRequest(500, output_tokens=1), rng=RNG).backends[0].id == "b"
 
 
 def test_one_in_a_hundred_explores_but_never_one_in_a_hurry() -> None:
@@ -182,6 +231,8 @@ def test_not_to_know_how_full_a_cache_is_does_not_make_it_empty() -> None:
     load_table = board_of("a", "b", kv_usage=0.9, at=1.0)
     load_table.add("c")
     load_table.report("c", running=0, waiting=0, queued_tokens=0, read_at=1.0, asked_at=1.0)
+    for _ in range(1000):
+        load_table.reuse.note(1000, 1000)
     route = decide(EXACT, load_table, RoutingRequest(500), rng=RNG)
     assert term(route, "c", "memory_s") >= term(route, "a", "memory_s") > 0.5
 
@@ -206,8 +257,8 @@ def test_who_would_be_slower_per_token_than_was_promised_takes_nothing_while_ano
     assert decide(EXACT, load_table, request, rng=RNG).backends[0].id == "a"
     steps = [
         load_table.step_s[row]
-        + load_table.step_s_seq[row] * load_table.requests[row]
-        + load_table.step_s_token[row] * load_table.kv_tokens[row]
+        + load_table.step_s_seq[row] * (load_table.decoding[row] + 1)
+        + load_table.step_s_token[row] * (load_table.decoding_ctx[row] + 2025)
         for row in (0, 1)
     ]
     assert steps[1] * 1.1 < steps[0]

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from array import array
 from collections.abc import Callable
 from itertools import pairwise
@@ -6,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.prefix.chain import of_text, of_tokens, root
+from routing.prefix.chain import after_tokens, generation, of_text, of_tokens, root
 
 SECRET = b"0123456789abcdef"
 ROOT = root("m@1", "", "tenant-a", SECRET)
@@ -100,3 +103,22 @@ def test_a_chain_is_as_long_as_its_whole_blocks() -> None:
         assert len(of_text(ROOT, b"a" * length)) == length // 256
     chain = of_text(ROOT, b"a" * 2560)
     assert all(one != other for one, other in pairwise(chain)), "equal blocks at other places have other hashes"
+
+
+def test_generations_are_equal_for_one_secret_only() -> None:
+    assert generation(SECRET) == generation(SECRET)
+    assert generation(SECRET) != generation(b"another secret..")
+    assert len(generation(SECRET)) == 8
+
+
+def test_another_interpreter_computes_the_same_chain() -> None:
+    program = (
+        f"from routing.prefix.chain import *; start = root('m@1', '', 'tenant-a', {SECRET!r}); "
+        "print(of_text(start, bytes(1024)), after_tokens(start, [1 << 40]))"
+    )
+    told = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        told.add(subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True).stdout)
+    assert told == {f"{of_text(ROOT, bytes(1024))} {after_tokens(ROOT, [1 << 40])}\n"}
+    assert all(0 <= block < 1 << 60 for block in (ROOT, *of_text(ROOT, bytes(1024))))

@@ -158,6 +158,24 @@ def test_caches_are_found_with_events_and_without() -> None:
         assert sum(one > 0 for one in outcomes.predicted) >= 8
 
 
+@pytest.mark.req("ROUTERS-17")
+@pytest.mark.parametrize("events", [True, False])
+def test_four_processes_that_tell_each_other_find_what_one_finds(events: bool) -> None:
+    """Sixty conversations of eight turns each, a turn in four seconds; each turn reaches any of four processes."""
+    rng = random.Random(3)
+    arrivals = sorted([(4.0 * (turn + rng.random()), turn, talk) for turn in range(8) for talk in range(60)])
+    chains = [fresh_chain(2048 * 8, 64, talk) for talk in range(60)]
+    turns = [TraceRequest(at, 2048 * (turn + 1), 20, chains[talk][: 32 * (turn + 1)]) for at, turn, talk in arrivals]
+
+    def found(**more: Any) -> float:
+        outcomes, _ = run(turns, fleet(8, signals=SignalDelays(kv_events=events), **more), "predicted_latency")
+        return sum(outcomes.cached) / sum([turn.prompt_tokens for turn in turns])
+
+    one, told, untold = found(), found(replicas=4), found(replicas=4, siblings_s=0)
+    assert told >= 0.97 * one
+    assert events or untold < 0.8 * one
+
+
 def test_progress_is_told() -> None:
     told: list[int] = []
     progress: Callable[[int], None] = told.append
@@ -222,3 +240,15 @@ def test_roles_need_each_other_and_what_handing_over_costs() -> None:
         FleetFile(engines=[Engines(machine="h100-8b", role="prefill"), Engines(machine="h100-8b", role="decode")])
     with pytest.raises(ValueError, match="need some with the role decode"):
         pairs("prefill")
+
+
+def test_the_next_turn_finds_the_answer_in_the_cache() -> None:
+    block = 64
+    chain = list(range(1, 40))
+    turns = [TraceRequest(0.0, 640, 129, chain[:10]), TraceRequest(0.0, 900, 2, chain[:14], after=0, think_s=1.0)]
+    fleet = FleetFile.model_validate({"engines": [{"machine": "h100-8b"}]})
+    cached = {}
+    for name, workload in (("without", Workload("w", turns, block)), ("with", Workload("w", turns, block).with_answers())):
+        cached[name] = SimulatedFleet(fleet, workload, partial(policy_instance, "least_load"), dice()).run().cached[1]
+    # 640 + 128 computed tokens of the answer are 12 whole blocks
+    assert cached == {"without": 640, "with": 768}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tenancy.stores.shipper import LedgerShipper
+from tenancy.stores.shipper import BATCH, TOGETHER_BYTES, LedgerShipper
 from tenancy.stores.wal import SEALED, claim_new, segment_path
 from tenancy.usage import LedgerAway, UsageEvent, WriteResult
 from tenancy.wal_frames import frame
@@ -39,15 +39,31 @@ class AwayAtFirst:
 
 async def test_a_segment_is_on_the_disk_until_all_its_events_are_booked(tmp_path: Path) -> None:
     claim = claim_new(tmp_path / "wal", "w")
-    for number in (1, 2):
-        segment_path(claim.path, number, SEALED).write_bytes(frame(event(2 * number)) + frame(event(2 * number + 1)))
+    large = b"".join(frame(event(f"{number}-large")) for number in range(TOGETHER_BYTES // len(frame(event("0-large")))))
+    for number, data in ((1, frame(event(2)) + frame(event(3))), (2, frame(event(4)) + frame(event(5))), (3, large)):
+        segment_path(claim.path, number, SEALED).write_bytes(data)
     store = AwayAtFirst(claim.path, away=2)
     shipper = LedgerShipper(tmp_path / "wal", store, lambda: 0.0)
     for _ in range(2):
         assert not await shipper.ship() and shipper.away
-        assert len(claim.sealed()) == 2
+        assert len(claim.sealed()) == 3
     assert await shipper.ship() and not shipper.away
-    assert store.booked == ["req-2", "req-3", "req-4", "req-5"]
-    assert store.there == [2, 1] and claim.sealed() == []
+    assert store.booked[:4] == ["req-2", "req-3", "req-4", "req-5"]
+    assert len(set(store.booked)) == len(store.booked) == 4 + large.count(b"-large")
+    assert store.there[:2] == [3, 1], "small segments are booked in one transaction, and those are removed behind it"
+    assert set(store.there[1:]) == {1} and claim.sealed() == []
     claim.release()
     assert await shipper.close()
+
+
+async def test_ten_times_the_events_take_ten_times_the_transactions_at_most(tmp_path: Path) -> None:
+    """Segments of one second, as a worker leaves them while the database is away, are booked in full transactions."""
+    claim = claim_new(tmp_path / "wal", "w")
+    for number in range(1, 41):
+        segment_path(claim.path, number, SEALED).write_bytes(b"".join(frame(event(f"{number}-{n}")) for n in range(100)))
+    store = AwayAtFirst(claim.path, away=0)
+    shipper = LedgerShipper(tmp_path / "wal", store, lambda: 0.0)
+    assert await shipper.ship()
+    assert len(set(store.booked)) == 4000 and len(store.there) == 1 <= 4000 / BATCH + 1
+    claim.release()
+    await shipper.close()

@@ -7,7 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from domain.faults import Fault, Kind
-from gateway.http.openai.json_guard import INT_MAX, INT_MIN, MAX_CONTAINERS, MAX_DEPTH, MAX_KEYS, MAX_VALUES, NAMING_BYTES, parse_object
+from gateway.http.openai.json_guard import (
+    INT_MAX,
+    INT_MIN,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_KEYS,
+    MAX_VALUES,
+    NAMING_BYTES,
+    parse_body,
+    parse_object,
+)
 
 BIG = 8 * 1024 * 1024
 
@@ -176,3 +186,28 @@ def test_a_key_that_stands_twice_is_found_behind_an_image_too(escape: str, paddi
         with pytest.raises(Fault) as refused:
             parse_object(body)
         assert "twice" in refused.value.message
+
+
+@pytest.mark.parametrize("opener", [b"[", b'{"a":'])
+def test_depth_is_refused_whether_or_not_texts_hold_brackets(opener: bytes) -> None:
+    closer = b"]" if opener == b"[" else b"}"
+    fits = b'{"x":' + opener * (MAX_DEPTH - 1) + b"1" + closer * (MAX_DEPTH - 1) + b',"t":"[[[{{{"}'
+    assert parse_object(fits)
+    with pytest.raises(Fault, match="nested"):
+        parse_object(fits.replace(b"1", opener + b"1" + closer))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":"x","a":"x"}',
+        b'{"a": 1, "a": 1}',
+        b'{"a":"x","b":"y","a":"x\\",\\"b\\":\\"y"}',
+        b'{"m": [{"c": "z", "c": "z"}]}',
+        b'{"m":[{"c":":","c":"::"}]}',
+        b'{"a":1e5,"b":100000.0,"a":1e5}',
+    ],
+)
+def test_no_style_of_writing_hides_a_second_key(body: bytes) -> None:
+    with pytest.raises(Fault, match="stands twice"):
+        parse_body(body)

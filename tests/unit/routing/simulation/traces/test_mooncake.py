@@ -5,6 +5,7 @@ from pathlib import Path
 
 from domain.clock import Rng
 from routing.simulation.traces import load
+from routing.simulation.traces.mooncake import spread
 
 
 def dice(name: str) -> Rng:
@@ -25,3 +26,17 @@ def test_ids_are_prefixes_of_whole_blocks(tmp_path: Path) -> None:
     assert [len(first.chain), len(second.chain)] == [2, 3]
     assert list(first.chain) == list(second.chain[:2])
     assert workload.block_tokens == 512
+
+
+def test_times_rounded_to_seconds_are_spread_in_the_order_of_the_file() -> None:
+    rounded = [0.0] * 5 + [3000.0] * 4 + [5999.0] * 6 + [9000.0] * 2
+    times = spread(rounded, dice("arrivals"))
+    assert times == sorted(times)
+    assert len(set(times)) == len(times)
+    assert all(before <= after <= before + 3000.0 for before, after in zip(rounded, times, strict=True))
+    assert spread(rounded, dice("arrivals")) == times
+
+
+def test_times_that_are_not_rounded_stay_as_they_are() -> None:
+    for times in ([0.0, 0.0, 0.0, 17.0, 17.0, 3000.0], [0.0, 3000.0, 6000.0], []):
+        assert spread(times, dice("arrivals")) == times

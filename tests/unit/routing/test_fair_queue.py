@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from domain.priority import Class
-from tenancy.fair_queue import QUANTUM, RANKS, SHARE, FairQueue, QueueBounds, QueuedRequest
-from tenancy.fair_tier import OLDEST_EVERY
+from routing.fair_queue import ONE_BODY_BYTES, QUANTUM, RANKS, SHARE, FairQueue, QueueBounds, QueuedRequest
+from routing.fair_tier import AGEING, OLDEST_EVERY, in_order_s
 
 WIDE = QueueBounds(10**6, 10**12, 10**6, 10**12)
 DEAREST = 10_000
@@ -47,15 +47,49 @@ def requests(draw, tenants="abc"):
     )  # fmt: skip
 
 
-def test_class_then_first_tries_then_longest_prefix_then_slack_then_first_come():
+def sized(size_s, at=0.0, tenant="a", deadline=inf):
+    place = waiting(tenant, deadline=deadline)
+    place.order_s = in_order_s(size_s, at)
+    return place
+
+
+def test_class_then_first_tries_then_shortest_with_ageing_then_longest_prefix_then_first_come():
     last = waiting(tier=Class.BATCH)
     again = waiting(retry=True, held=9999)
-    late, soon = waiting(deadline=9.0), waiting(deadline=5.0)
-    held = waiting(held=640, deadline=99.0)
+    long, short = sized(0.5), sized(0.1)
+    held = waiting(held=640)
     first, second = waiting(tier=Class.CRITICAL), waiting(tier=Class.CRITICAL)
-    queue = put_all(FairQueue(WIDE), last, again, late, soon, held, first, second)
+    queue = put_all(FairQueue(WIDE), last, again, long, short, held, first, second)
     assert queue.by_tier() == [2, 0, 4, 1]
-    assert served(queue) == [first, second, held, soon, late, again, last]
+    assert served(queue) == [first, second, held, short, long, again, last]
+
+
+def test_a_deadline_gives_no_place():
+    late, soon = sized(0.1, deadline=99.0), sized(0.2, deadline=1.0)
+    assert served(put_all(FairQueue(WIDE), soon, late)) == [late, soon]
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 60)), min_size=2, max_size=30), st.floats(0, 5))
+def test_nothing_waits_behind_what_comes_more_than_its_size_over_the_ageing_later(others, size_s):
+    """However short the later ones are: so a request of two seconds lets those of ten seconds pass it, and none after."""
+    mine = sized(size_s)
+    order = served(put_all(FairQueue(WIDE), *[sized(size, at) for size, at in others if at > size_s / AGEING + 1e-6], mine))
+    assert order[0] is mine
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.01, 9)), min_size=30, max_size=60))
+def test_sizes_do_not_change_the_shares_of_tenants(drawn):
+    """Within a quantum and a request, in tokens: a tenant of short requests is served no more than others."""
+    queue = FairQueue(WIDE)
+    for tenant, size_s in drawn:
+        queue.put(sized(size_s, tenant=tenant))
+    got = dict.fromkeys("abc", 0)
+    while all(queue.tenant_count(tenant) for tenant in "abc"):
+        one = queue.next(lambda one: True)
+        queue.take(one)
+        got[one.tenant] += one.cost
+        waiting_now = [got[tenant] for tenant in "abc" if queue.tenant_count(tenant)]
+        assert max(waiting_now) - min(waiting_now) <= 2 * (QUANTUM + 1000)
 
 
 def test_what_the_caches_hold_by_now_counts():
@@ -436,3 +470,16 @@ def test_who_gives_its_turn_back_is_charged_once_in_all_and_is_the_first_of_its_
     first.back = True
     put_all(queue, first)
     assert served(queue)[0] is first
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7, 64])
+def test_the_queues_of_several_processes_together_have_the_bounds_of_one(processes: int) -> None:
+    whole = QueueBounds()
+    part = whole.shared_by(processes)
+    assert whole.count <= part.count * processes < whole.count + processes
+    assert whole.tenant_count <= part.tenant_count * processes < whole.tenant_count + processes
+    for name in ("size_bytes", "tenant_bytes"):
+        assert getattr(part, name) == max(getattr(whole, name) // processes, ONE_BODY_BYTES)
+    assert QueueBounds(0, 0, 1, 1024).shared_by(processes) == QueueBounds(0, 0, 1, 1024), (
+        "no room stays no room, and a small one is not divided"
+    )

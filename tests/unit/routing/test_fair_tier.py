@@ -5,8 +5,8 @@ from math import inf
 
 import pytest
 
-from tenancy.fair_queue import QUANTUM, FairQueue, QueueBounds
-from tenancy.fair_tier import LOOKS_PER_ROW, MOST_AHEAD, OLDEST_EVERY, TURN_LOOKS, QueuedRequest, Tier
+from routing.fair_queue import QUANTUM, FairQueue, QueueBounds
+from routing.fair_tier import LOOKS_PER_ROW, MOST_AHEAD, OLDEST_EVERY, TURN_LOOKS, QueuedRequest, Tier
 
 SEQ = iter(range(1, 10**9))
 

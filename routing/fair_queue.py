@@ -2,9 +2,10 @@
 
     rank     (`FairQueue.next`) class, and inside a class first tries before retries
     tenant   (`Tier`, fair_tier.py) tenants that hold few slots before those that hold many; then fewest quanta of service: tokens,
-             `uncached_in + 2 * expected_out`, corrected when the request has ended; among equals the tenant with the longest held
-             prefix, then the least served
-    request  (`key_of`, fair_tier.py) longest held prefix, then least slack, then first come; one turn in 32 the oldest
+             `uncached_in + 2 * expected_out`, corrected when the request has ended; among equals the tenant with the shortest
+             request, then the least served
+    request  (`key_of`, fair_tier.py) shortest first with ageing, by the seconds to compute what no backend has cached; one turn in
+             32 the oldest
 
 The algorithm is DLPM (Cao et al., "Locality-aware Fair Scheduling in LLM Serving", arXiv 2501.14312) with the weights and the lift of VTC
 (Sheng et al., "Fairness in Serving Large Language Models", OSDI'24): prefixes decide between tenants, and so keep their place in
@@ -16,7 +17,7 @@ overload every request grows old, so the classes would end where they matter. In
 get a share of the tokens that it is served (`SHARE`), in turn, as Kubernetes' API Priority and Fairness guarantees every priority level a
 share of the concurrency. The highest class loses at most SHARE / (1 + SHARE) = 4.8 % by it, and nothing where no lower class waits.
 
-**Laws**, for any two tenants that have something waiting in the same rank from one moment to another (tests/unit/tenancy):
+**Laws**, for any two tenants that have something waiting in the same rank from one moment to another (tests/unit/routing):
 - the charges of the two in between differ by at most 2 * (quantum + dearest request), and by two quanta more where one of them comes only
   then; the service really given, by that and the corrections for the requests still in flight. VTC's bound is
   2 * max(U, dearest request) with U = the whole batch;
@@ -32,7 +33,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenancy.fair_tier import HoldsMore, QueuedRequest, Tier
+from routing.fair_tier import HoldsMore, QueuedRequest, Tier
 
 SHARE: Final = 1 / 20
 """Tokens that all ranks below the first rank with something waiting get together, as a share of the tokens which that rank is served."""
@@ -47,6 +48,10 @@ RANKS: Final = 8
 """Four classes, each in first tries and retries."""
 
 
+ONE_BODY_BYTES: Final = 8 * 1024 * 1024
+"""The largest body of a request as a gateway is set up usually."""
+
+
 class QueueBounds(msgspec.Struct, frozen=True):
     """Bounds of the queue: in all, and for one tenant."""
 
@@ -54,6 +59,13 @@ class QueueBounds(msgspec.Struct, frozen=True):
     size_bytes: int = 256 * 1024 * 1024
     tenant_count: int = 512
     tenant_bytes: int = 64 * 1024 * 1024
+
+    def shared_by(self, processes: int) -> "QueueBounds":
+        """The part of each of so many processes whose queues together have these bounds. Requests are rounded up, and a part has room for
+        one body of `ONE_BODY_BYTES` in any case, if the whole has."""
+        count, tenant_count = -(-self.count // processes), -(-self.tenant_count // processes)
+        size, tenant_size = (max(whole // processes, min(whole, ONE_BODY_BYTES)) for whole in (self.size_bytes, self.tenant_bytes))
+        return QueueBounds(count, size, tenant_count, tenant_size)
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -102,6 +114,8 @@ class FairQueue:
         """The rank that was last served from what is owed."""
         self.count = 0
         self.size_bytes = 0
+        self.served: Callable[[int, str, int], None] | None = None
+        """Called with the rank, the tenant and the tokens of each charge and correction, for queues of other processes of the same pool."""
 
     def refused(self, waiting: QueuedRequest) -> str | None:
         """The bound of `QueueBounds` that would refuse a request now; None where it may wait."""
@@ -161,6 +175,8 @@ class FairQueue:
         first = next((at for at, tier in enumerate(self._tiers) if tier.count), rank)
         self._tiers[rank].serve(waiting)
         self._subtract(waiting)
+        if self.served is not None:
+            self.served(rank, waiting.tenant, waiting.cost)
         if rank > first:
             if self._owed >= self._quantum:
                 self._owed -= waiting.cost
@@ -182,7 +198,16 @@ class FairQueue:
 
     def settle(self, waiting: QueuedRequest, used: int) -> None:
         """Correct what was charged for a request that was taken: it really used `used` tokens, weighted as `cost` is."""
-        self._tiers[rank_of(waiting)].shift(waiting.tenant, used - waiting.cost)
+        rank = rank_of(waiting)
+        self._tiers[rank].shift(waiting.tenant, used - waiting.cost)
+        if self.served is not None:
+            self.served(rank, waiting.tenant, used - waiting.cost)
+
+    def served_elsewhere(self, rank: int, tenant: str, tokens: int) -> None:
+        """Charge a tenant what another process's queue served it, of either sign. Nobody is charged while nothing waits in the rank here:
+        whoever comes then starts where all others do."""
+        if self._tiers[rank].count:
+            self._tiers[rank].shift(tenant, tokens)
 
     def hold(self, waiting: QueuedRequest, held: int) -> None:
         """Rank a request anew: a backend with room holds `held` tokens of its prompt by now.

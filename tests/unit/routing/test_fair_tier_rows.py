@@ -4,16 +4,16 @@ from math import inf
 
 import pytest
 
-from tenancy.fair_tier import LOOKS_PER_ROW, OLDEST_EVERY, QueuedRequest, TenantQueue
+from routing.fair_tier import LOOKS_PER_ROW, OLDEST_EVERY, QueuedRequest, TenantQueue
 
 
-def waiting(seq, *, held=0, deadline=inf, back=False):
-    return QueuedRequest("a", 2, False, 10, deadline, 0.0, 5, held, seq, back)
+def waiting(seq, *, held=0, size_s=0.0, back=False):
+    return QueuedRequest("a", 2, False, 10, inf, 0.0, 5, held, seq, back, order_s=size_s)
 
 
-def test_longest_held_prefix_then_least_slack_then_first_come():
+def test_the_shortest_then_the_longest_held_prefix_then_first_come():
     row = TenantQueue("a", 1, 0)
-    many = [waiting(1), waiting(2, deadline=5.0), waiting(3, deadline=5.0), waiting(4, held=64, deadline=9.0)]
+    many = [waiting(1, size_s=9.0), waiting(2, size_s=5.0), waiting(3, size_s=5.0), waiting(4, held=64, size_s=5.0)]
     for one in many:
         row.add(one)
     assert [one.seq for one in row.looks()] == [4, 2, 3, 1]
@@ -48,6 +48,6 @@ def test_each_so_many_the_oldest_is_asked_about_first_and_looks_go_on_behind_tho
 
 def test_one_that_is_back_goes_before_all_others_of_its_tenant():
     row = TenantQueue("a", 1, 0)
-    for one in (waiting(1, held=640), waiting(2, deadline=1.0), waiting(3, deadline=9.0, back=True), waiting(4, deadline=5.0, back=True)):
+    for one in (waiting(1, held=640), waiting(2, size_s=1.0), waiting(4, size_s=9.0, back=True), waiting(3, size_s=5.0, back=True)):
         row.add(one)
-    assert [one.seq for one in row.looks()] == [4, 3, 1, 2]
+    assert [one.seq for one in row.looks()] == [3, 4, 1, 2], "those that are back by their age"

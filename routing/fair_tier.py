@@ -1,4 +1,4 @@
-"""The waiting requests of one rank: which tenant's turn it is, and which of its requests is first. Pure; `tenancy.fair_queue` has the laws.
+"""The waiting requests of one rank: which tenant's turn it is, and which of its requests is first. Pure; `routing.fair_queue` has the laws.
 
 A tenant with a request that waits in a `Tier` has a row (`TenantQueue`, its `QueuedRequest`s in order), and a row has a running total of
 the tokens that its tenant was served here. Totals are compared by quanta: tenants whose total is in a lower quantum come first, and of
@@ -16,6 +16,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from math import inf
 from typing import Final
 
 import msgspec
@@ -53,22 +54,42 @@ class QueuedRequest(msgspec.Struct, eq=False):
     """Whether the request was preempted: dispatched, then put back for a more urgent request. It goes before all others of its tenant."""
     by_share: bool = False
     """Whether the request was dispatched on the share of service reserved for the ranks below the first; set by the queue."""
+    order_s: float = 0.0
+    """Its place among its tenant's requests, lower is sooner: `in_order_s`."""
+
+
+AGEING: Final = 0.2
+"""Seconds of a request's own size that one second of waiting makes up for."""
+
+
+def in_order_s(size_s: float, entered_at: float) -> float:
+    """The place of a request among its tenant's: the shortest first, with ageing.
+
+    A request of `size_s` seconds goes before every request that comes more than size_s / `AGEING` after it, however short that is: nothing
+    starves. Shortest first keeps the mean wait least (Smith 1956); ageing bounds what the longest pays for it.
+
+    Args:
+        size_s: seconds to compute its uncached prompt tokens, on the backend that has most of it cached.
+        entered_at: when it came, monotonic seconds.
+    """
+    return size_s + AGEING * entered_at
 
 
 HoldsMore = Callable[[str], bool]
 """Whether a tenant holds many slots now, beside those that wait with it."""
 
-PlaceKey = tuple[int, float, int]
-"""Order of a tenant's requests: longest held prefix, then least slack, then first come."""
+PlaceKey = tuple[float, int, int]
+"""Order of a tenant's requests: shortest with ageing, then longest held prefix, then first come."""
 
-RowHead = tuple[int, int, int, int]
-"""Order of the tenants: fewest quanta served, then longest held prefix, then least served, then first come."""
+RowHead = tuple[int, float, int, int, int]
+"""Order of the tenants: fewest quanta served, then the shortest first request with ageing, then its longest held prefix, then least served,
+then first come."""
 
 
 def key_of(waiting: QueuedRequest) -> PlaceKey:
-    """Place of a request among its tenant's; lower is sooner. All slacks shrink alike, so their order is that of the deadlines. A
-    request that is `back` ranks as if its whole prompt were held, so that its tenant's next turn comes as soon as the last one did."""
-    return (-NOT_YET if waiting.back else -waiting.held, waiting.deadline, waiting.seq)
+    """Place of a request among its tenant's; lower is sooner. A request that is `back` ranks before all that are not, so that its tenant's
+    next turn comes as soon as the last one did. A deadline gives no place: it only ends a wait."""
+    return (-inf if waiting.back else waiting.order_s, -waiting.held, waiting.seq)
 
 
 class TenantQueue:
@@ -317,7 +338,7 @@ class Tier:
 
     def _list(self, row: TenantQueue) -> None:
         """Put a row where it belongs in order of turn."""
-        key = (row.total // self._quantum, row.ranked[0][0][0], row.total, row.number) if row.ranked else None
+        key = (row.total // self._quantum, *row.ranked[0][0][:2], row.total, row.number) if row.ranked else None
         if key != row.listed:
             if row.listed is not None:
                 del self._heads[bisect_left(self._heads, (row.listed,))]

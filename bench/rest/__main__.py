@@ -1,0 +1,121 @@
+"""`python -m bench.rest`: CPU and memory of the whole process tree at rest and under a trickle of requests, and readings of each engine."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+
+from backends.simengine import SimEngine, SimSettings
+from bench.overhead.processes import cpu_s, pss_mb, tree
+from bench.results_file import machine, refresh, rows_of, write_rows
+
+SETTLE_S = 8.0
+"""Longer than a pool takes to be at rest (`gateway.placement.rest.AT_REST_S`), with two readings after it."""
+EVERY_S = 0.3
+
+SETTINGS = """
+data: {{bind: "127.0.0.1:0"}}
+admin: {{bind: "127.0.0.1:0"}}
+workers: {workers}
+drain: {{accept_s: 0.0, grace_s: 1.0}}
+pools:
+  - name: chat
+    model: sim
+    backends:
+{backends}
+"""
+
+Figures = dict[tuple[str, str, str], list[float]]
+
+
+@contextlib.asynccontextmanager
+async def gateway(home: Path, engines: list[SimEngine], workers: int) -> AsyncIterator[tuple[int, str, str]]:
+    """A gateway as it is installed: its process id, its address and a key."""
+    (home / "policies").mkdir()
+    (home / "policies" / "default.yaml").write_text('tenant: "*"\nmodels:\n  - {name: sim, pool: chat}\n')
+    backends = "\n".join(f'      - {{id: e{at}, url: "{engine.url}"}}' for at, engine in enumerate(engines))
+    (home / "tidegate.yaml").write_text(SETTINGS.format(workers=workers, backends=backends))
+    tool = [sys.executable, "-m", "gateway"]
+    create = [*tool, "key", "create", "--tenant", "bench", "--create-tenant", "--json"]
+    made = await asyncio.to_thread(subprocess.run, create, cwd=home, capture_output=True, check=True, text=True)
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen([*tool, "serve", "--run-dir", str(home / "run")], cwd=home, stdout=log, stderr=log)
+    try:
+        while not (home / "run" / "ready.json").exists():
+            if process.poll() is not None:
+                raise RuntimeError((home / "log").read_text()[-2000:])
+            await asyncio.sleep(0.1)
+        ready = json.loads((home / "run" / "ready.json").read_text())
+        yield process.pid, f"http://127.0.0.1:{ready['data_port']}", json.loads(made.stdout)["key"]
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait)
+
+
+async def trickle(url: str, key: str, seconds: float) -> None:
+    """A short request every `EVERY_S`, each over a new connection, so that every worker gets some."""
+    until = asyncio.get_running_loop().time() + seconds
+    headers = {"authorization": f"Bearer {key}", "connection": "close"}
+    body = {"model": "sim", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    async with httpx.AsyncClient(trust_env=False, timeout=30.0) as client:
+        while asyncio.get_running_loop().time() < until:
+            (await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)).raise_for_status()
+            await asyncio.sleep(EVERY_S)
+
+
+async def measure(workers: int, backends: int, seconds: float, figures: Figures) -> None:
+    """One gateway."""
+    subject = f"{workers} worker{'s' * (workers > 1)}, {backends} backends"
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        engines = [await stack.enter_async_context(SimEngine(SimSettings(models=("sim",), speed=1000))) for _ in range(backends)]
+        pid, url, key = await stack.enter_async_context(gateway(home, engines, workers))
+        for state in ("rest", "asked"):
+            await asyncio.sleep(SETTLE_S)
+            pids = tree(pid)
+            reads, before, begun = sum(engine.metrics_reads for engine in engines), cpu_s(pids), loop.time()
+            await (asyncio.sleep(seconds) if state == "rest" else trickle(url, key, seconds))
+            took_s = loop.time() - begun
+            figures.setdefault((f"cpu_ms_s_{state}", subject, "ms/s"), []).append((cpu_s(pids) - before) / took_s * 1e3)
+            per_engine = (sum(engine.metrics_reads for engine in engines) - reads) / took_s / backends
+            figures.setdefault((f"reads_s_engine_{state}", subject, "1/s"), []).append(per_engine)
+            if state == "rest":
+                figures.setdefault(("pss_mb", subject, "MB"), []).append(pss_mb(pids))
+
+
+def main() -> int:
+    """Measure, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--backends", type=int, nargs="+", default=[4, 64])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    given = parser.parse_args()
+    figures: Figures = {}
+    for _ in range(given.rounds):
+        for workers in given.workers:
+            for backends in given.backends:
+                asyncio.run(measure(workers, backends, given.seconds, figures))
+    rows = rows_of(figures)
+    write_rows("rest", rows)
+    metrics = list(dict.fromkeys(row["metric"] for row in rows))
+    lines = ["| gateway | " + " | ".join(f"`{metric}`" for metric in metrics) + " |", "|---|" + "---|" * len(metrics)]
+    for subject in dict.fromkeys(row["subject"] for row in rows):
+        values = {row["metric"]: row["value"] for row in rows if row["subject"] == subject}
+        lines.append(f"| {subject} | " + " | ".join(f"{values[metric]:.3g}" for metric in metrics) + " |")
+    lines.append(f"\n{given.rounds} rounds, medians; {machine()}.")
+    refresh("rest", "\n".join(lines))
+    print("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
