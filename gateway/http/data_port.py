@@ -16,15 +16,21 @@ from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.docs_links import linked
 from gateway.guards.coverage import check_guarded
+from gateway.http.anthropic import COUNT_TOKENS, MESSAGES, AnthropicReplies, MessagesTranslation
+from gateway.http.anthropic.faults import render_refusal
+from gateway.http.anthropic.models import VERSION_HEADER, render_messages_model, render_messages_models
+from gateway.http.anthropic.signatures import ThinkingSigner
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.per_address import AddressLimits
+from gateway.http.edge.translation import Translation
 from gateway.http.faults import render
 from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
 from gateway.http.openai.own_key import KeyFacts, render_own_key
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
-from gateway.request.guard_texts import OWN_POSTS
+from gateway.request.count_tokens import count_tokens
+from gateway.request.guard_texts import JUDGEMENTS
 from gateway.request.own_key import own_lines, usages_of
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
@@ -39,6 +45,10 @@ MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
 OWN_KEY: Final = "/v1/key"
 """What a caller's own key may do, and what is left of its limits."""
+OWN_POSTS: Final = {**JUDGEMENTS, COUNT_TOKENS: count_tokens}
+"""The routes with a body that the gateway answers itself."""
+TRANSLATED: Final = frozenset({MESSAGES})
+"""The routes whose requests become chats."""
 OWN: Final = frozenset({MODELS, OWN_KEY, *OWN_POSTS})
 """The routes that the gateway answers itself, beside those of single models."""
 HEALTH: Final = "/health"
@@ -77,6 +87,7 @@ class DataPort:
     def __init__(self, deps: Deps) -> None:
         check_guarded(INFERENCE.values())
         self._deps = deps
+        self._signer = ThinkingSigner(deps.salt_secret)
 
     def start(self, exchange: Exchange) -> None:
         """Serve one request whose head is acceptable."""
@@ -87,14 +98,27 @@ class DataPort:
                 _health(exchange)
                 return
             path, deployment = usual(head.path)
-            if path in INFERENCE or path in OWN or path.startswith(ONE_MODEL):
+            if path in INFERENCE or path in OWN or path in TRANSLATED or path.startswith(ONE_MODEL):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
+            endpoint = self._translated(exchange) or endpoint
         if head.method != "POST":
             endpoint = None
         deps = self._deps
         reply = serve(exchange, endpoint, deps) if endpoint is not None else self._answer(exchange)
         exchange.task = deps.loop.create_task(reply)
+
+    def _translated(self, exchange: Exchange) -> Endpoint | None:
+        """The endpoint that serves a request of another API, whose translation the exchange has from then on; None where no endpoint does:
+        only the shape of the answer is then the other API's."""
+        head, wall = exchange.head, self._deps.wall
+        translation: Translation | None = None
+        if head.path == MESSAGES:
+            translation = MessagesTranslation(self._signer, wall)
+        elif speaks_messages(head):
+            translation = AnthropicReplies(head.path, self._signer, wall)
+        exchange.translation = translation
+        return Endpoint.CHAT if head.path in TRANSLATED else None
 
     def start_within(self, addresses: AddressLimits) -> Callable[[Exchange], None]:
         """`start` for requests within the limits of their address; others are refused before their key is looked at. The probe of load
@@ -117,7 +141,7 @@ class DataPort:
         now = deps.clock()
         own_id = deps.new_id()
         story = Story(own_id, now, deps.wall(), now, own_id)
-        rendered = render(fault, own_id)
+        rendered = render_refusal(fault, own_id) if head is not None and speaks_messages(head) else render(fault, own_id)
         story.settled.fault, story.settled.status = fault, rendered.status
         deps.observe(story.close(deps.clock()))
         ours = (b"x-tidegate-request-id", own_id.encode("ascii"))
@@ -144,13 +168,17 @@ class DataPort:
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
-        known = path in INFERENCE or path in OWN or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
+        known = path in INFERENCE or path in OWN or path in TRANSLATED or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         if not known:
-            hint = "Set base_url to end in /v1." if "/v1" + path in (*INFERENCE, *OWN) else "Routes are listed in docs/reference/api.md."
+            hint = "Routes are listed in docs/reference/api.md."
+            if "/v1" + path in (*INFERENCE, *OWN):
+                hint = "Set base_url to end in /v1."
+            elif path.startswith("/v1/v1/"):
+                hint = "The client adds /v1 itself: set its base URL to end before it."
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {linked(hint, self._deps.docs_url)}")
         if method == "OPTIONS" and b"origin" in head.headers:
             return self._preflight
-        if path in INFERENCE or (path in OWN_POSTS and method != "POST"):
+        if path in INFERENCE or path in TRANSLATED or (path in OWN_POSTS and method != "POST"):
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only POST is allowed here.", detail="POST")
         if path in OWN_POSTS:
             judge = OWN_POSTS[path]
@@ -167,13 +195,15 @@ class DataPort:
         policy, models = self._allowed(caller, story)
         path = exchange.head.path
         if path == MODELS:
-            body = render_models([self._facts(name, policy, caller.project) for name in sorted(models)], created=deps.started_unix)
+            rendering = render_models if exchange.translation is None else render_messages_models
+            body = rendering([self._facts(name, policy, caller.project) for name in sorted(models)], created=deps.started_unix)
         else:
             # the rest of the path is a name, and clients write the slashes in it as %2F
             name = unquote(path.removeprefix(ONE_MODEL))
             if name not in models:
                 raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{_shown(name)}' does not exist or you do not have access to it.")
-            body = render_model(self._facts(name, policy, caller.project), created=deps.started_unix)
+            rendering_one = render_model if exchange.translation is None else render_messages_model
+            body = rendering_one(self._facts(name, policy, caller.project), created=deps.started_unix)
         story.settled.status = 200
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False), body)
 
@@ -224,7 +254,7 @@ class DataPort:
             raise Fault(
                 Kind.METHOD_NOT_ALLOWED,
                 "Cross-origin requests are not allowed here.",
-                detail="POST" if exchange.head.path in INFERENCE or exchange.head.path in OWN_POSTS else "GET, HEAD",
+                detail="POST" if exchange.head.path in (*INFERENCE, *TRANSLATED, *OWN_POSTS) else "GET, HEAD",
             )
         story.settled.status = 204
         requested_headers = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
@@ -236,6 +266,14 @@ class DataPort:
             (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
         )
         exchange.reply(204, origin_headers + header_lines(headers), b"")
+
+
+def speaks_messages(head: RequestHead) -> bool:
+    """Whether a request expects the answers of Anthropic's API."""
+    path = head.path
+    if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
+        return True
+    return VERSION_HEADER in head.headers and path not in INFERENCE
 
 
 def _health(exchange: Exchange) -> None:

@@ -84,7 +84,7 @@ async def moderate(exchange: Exchange, story: Story, deps: Deps) -> None:
     await _answer(MODERATIONS, moderation_question, render, exchange, story, deps)
 
 
-OWN_POSTS: Final[dict[str, Callable[[Exchange, Story, Deps], Awaitable[None]]]] = {GUARD: judge_texts, MODERATIONS: moderate}
+JUDGEMENTS: Final[dict[str, Callable[[Exchange, Story, Deps], Awaitable[None]]]] = {GUARD: judge_texts, MODERATIONS: moderate}
 """The routes of this module."""
 
 Render = Callable[[TextsToJudge, GuardSet | None, Sequence[GuardVerdict]], bytes]

@@ -42,7 +42,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
             is unknown or not allowed for this caller, which give the same answer.
     """
     facts, head = story.asked, exchange.head
-    facts.endpoint = endpoint.value
+    translation = exchange.translation
+    facts.endpoint = endpoint.value if translation is None else translation.path
     content_type = head.headers.get(b"content-type", b"")
     if content_type != JSON_TYPE and content_type.partition(b";")[0].strip().lower() != JSON_TYPE:
         raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
@@ -57,6 +58,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     )
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
+    if translation is not None:
+        body = translation.request(body)
     ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps, links=links)
     facts.stream = ask.stream
     facts.user = caller.user or ask.user

@@ -46,14 +46,17 @@ def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
     elif exchange.started:
         settled.status = 200
         if story.asked.stream:
-            exchange.write(render_event(fault, story.gateway_id))
-            exchange.cut()
+            translation = exchange.translation
+            exchange.end_broken(
+                render_event(fault, story.gateway_id) if translation is None else translation.broken(fault, story.gateway_id)
+            )
         elif exchange.chunked:
             exchange.cut()
         else:
             exchange.abandon()  # the end of its connection would look like the end of the reply
     else:
-        rendered = render(fault, story.request_id)
+        translation = exchange.translation
+        rendered = render(fault, story.request_id) if translation is None else translation.refusal(fault, story.request_id)
         settled.status = rendered.status
         exchange.reply(rendered.status, header_lines(rendered.headers) + common_headers(exchange, story, deps), rendered.body)
 

@@ -30,7 +30,8 @@ MAX_SERIES: Final = 2000
 """Exposed series per family, buckets counted, over all workers together (requirement R38)."""
 
 OUTCOMES: Final = frozenset({OK, *(kind.value for kind in Kind)})
-ENDPOINTS: Final = frozenset({*(endpoint.value for endpoint in Endpoint), "/v1/models", "/v1/key", "/v1/guard", "/v1/moderations"})
+OWN_ROUTES: Final = ("/v1/models", "/v1/key", "/v1/guard", "/v1/moderations")
+ENDPOINTS: Final = frozenset({*(endpoint.value for endpoint in Endpoint), "/v1/messages", "/v1/messages/count_tokens", *OWN_ROUTES})
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
 TOKEN_TYPES: Final = ("prompt", "cached", "completion", "reasoning")

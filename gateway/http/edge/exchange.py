@@ -14,6 +14,7 @@ from domain.faults import Fault, Kind
 from gateway.http.edge.body_size import body_too_large, free_body, reserve_size
 from gateway.http.edge.content_coding import unpacked
 from gateway.http.edge.head import RequestHead
+from gateway.http.edge.translation import Translation
 
 if TYPE_CHECKING:
     from gateway.http.edge.connection import EdgeConnection
@@ -38,6 +39,7 @@ REASONS: Final = {
     502: b"Bad Gateway",
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
+    529: b"Overloaded",
 }
 
 _STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in REASONS.items()}
@@ -104,6 +106,8 @@ class Exchange(msgspec.Struct, eq=False):
     """The tenant that they are reserved for; empty while it is not known."""
     written: int = 0
     """Reply bytes handed to the connection, framing not counted."""
+    translation: Translation | None = None
+    """The caller's API where it is not that of the reply that is written here."""
     _head_out: bytes | None = None
     """The head of a streamed reply until the first bytes behind it are written."""
 
@@ -211,6 +215,10 @@ class Exchange(msgspec.Struct, eq=False):
             headers: whole header lines, each ended by CRLF (`header_lines`); length, date and connection are added.
         """
         connection = self._connection
+        if self.translation is not None:
+            headers = self.translation.headers(headers)
+            if status == 200:
+                body = self.translation.plain(body)
         close = connection.closes_after(self)
         length = b"" if status == 204 else b"content-length: %d\r\n" % len(body)
         if self.head.method == "HEAD":
@@ -224,6 +232,8 @@ class Exchange(msgspec.Struct, eq=False):
     def start(self, headers: bytes) -> None:
         """Begin a streamed 200; the head leaves together with the first bytes written. `headers` as for `reply`."""
         connection = self._connection
+        if self.translation is not None:
+            headers = self.translation.headers(headers)
         framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
         end = b"connection: close\r\n\r\n" if connection.closes_after(self) else b"\r\n"
         self._head_out = b"%b%b%b%b%b" % (_STATUS_LINES[200], connection.connections.date_line, headers, framing, end)
@@ -236,6 +246,18 @@ class Exchange(msgspec.Struct, eq=False):
 
     def write(self, data: bytes) -> None:
         """Send one piece of a streamed reply."""
+        if self.translation is not None:
+            data = self.translation.feed(data)
+            if not data:
+                return  # it becomes an event together with what comes behind it
+        self._send(data)
+
+    def end_broken(self, event: bytes) -> None:
+        """Send the event that says why a streamed reply failed, and end it as `cut` does."""
+        self._send(event)
+        self.cut()
+
+    def _send(self, data: bytes) -> None:
         size = len(data)
         self.written += size
         connection = self._connection

@@ -2,7 +2,8 @@
 comes for the chat is written in the caller's API behind everything else. So limits, guard rules, the answer cache, routing and the ledger
 have one form to know.
 
-Each API has a package beside `gateway/http/openai/`, and a row in `gateway/http/data_port.py`. A translation is sans-io: bytes in, bytes out.
+Each API has a package beside `gateway/http/openai/`, and its routes stand in `gateway/http/data_port.py`. A translation is sans-io: bytes
+in, bytes out.
 """
 
 from typing import Protocol
@@ -21,7 +22,8 @@ class Translation(Protocol):
         """The body of the chat that the request's body stands for. It always asks for the usage of a stream.
 
         Raises:
-            Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field in the caller's API.
+            Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field in the caller's
+                API.
         """
         ...
 
