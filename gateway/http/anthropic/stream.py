@@ -158,7 +158,7 @@ class MessageStream:
         payload = self._splitter.lone(data)
         if payload is not None:
             return self._event(payload)
-        if data == HEARTBEAT and self._splitter.between:
+        if data == HEARTBEAT and not self._splitter.pending:
             return PING if self._model_id else data
         return b"".join([self._event(payload) for payload in self._splitter.feed(data)])
 
