@@ -25,6 +25,8 @@ NEWEST, OPENAI2 = ROOT / ".venv-clients", ROOT / ".venv-clients-openai2"
 CLIENTS = {
     "openai_python": NEWEST,
     "openai_node": NEWEST / "node",
+    "anthropic_python": NEWEST,
+    "anthropic_node": NEWEST / "node",
     "vercel_ai_sdk": NEWEST / "node",
     "langchain": NEWEST,
     "llama_index": OPENAI2,
@@ -35,8 +37,8 @@ CLIENTS = {
     "openai_python_2": OPENAI2,
 }
 """Each client with the environment that it runs in. `openai_python_2` is the program of openai-python with its version 2."""
-THINKERS = ("openai_python", "openai_python_2", "openai_node", "vercel_ai_sdk", "litellm")
-"""Clients that show reasoning of a chat."""
+THINKERS = ("openai_python", "openai_python_2", "openai_node", "anthropic_python", "anthropic_node", "vercel_ai_sdk", "litellm")
+"""Clients that show reasoning of an answer."""
 WITHIN_S = 300
 """A client that hangs is ended. The longest took 10 s on two quiet cores; importing LlamaIndex alone took 65 s on two very busy ones."""
 QUIET = {
@@ -114,6 +116,8 @@ async def _run(client: str, dialect: str) -> Run:
                 **QUIET,
                 "OPENAI_BASE_URL": f"{served.url}/v1",
                 "OPENAI_API_KEY": served.keys["acme"],
+                "ANTHROPIC_BASE_URL": served.url,
+                "ANTHROPIC_API_KEY": served.keys["acme"],
                 "CLIENT_MODEL": "sim",
                 "CLIENT_THINKING_MODEL": "thinks",
                 "NODE_PATH": str(NEWEST / "node" / "node_modules"),
