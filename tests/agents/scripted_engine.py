@@ -46,10 +46,10 @@ class ScriptedEngine:
         message, reason = answer(body)
         head = {"id": "chatcmpl-scripted", "created": 1, "model": body["model"]}
         if not body.get("stream"):
-            choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
+            choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
             return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": USAGE})
         pieces = [{"role": "assistant", "content": ""}, *deltas(message)]
-        choices = [[{"index": 0, "delta": piece, "finish_reason": None}] for piece in pieces]
+        choices: list[list[dict[str, Any]]] = [[{"index": 0, "delta": piece, "finish_reason": None}] for piece in pieces]
         choices.append([{"index": 0, "delta": {}, "finish_reason": reason}])
         events = [{**head, "object": "chat.completion.chunk", "choices": choice} for choice in choices]
         events.append({**head, "object": "chat.completion.chunk", "choices": [], "usage": USAGE})

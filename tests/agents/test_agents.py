@@ -1,7 +1,7 @@
 """Real coding agents, unmodified, complete a task with a tool call through a gateway (`make test-agents`).
 
-Each agent runs with an empty home in an empty folder. The target starts this file in a network namespace that has a loopback device alone, so
-no agent reaches another machine. The engine is scripted (`scripted_engine.py`): what is tried is the agent's whole loop over its own API,
+Each agent runs with an empty home in an empty folder. The target starts this file in a network namespace that has a loopback device alone,
+so no agent reaches another machine. The engine is scripted (`scripted_engine.py`): the agent's whole loop over its own API is tried,
 not a model.
 """
 
