@@ -121,5 +121,5 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     else:
         asked.priority_class, asked.retry = max(policy.priority_class, rights.priority_class), False
     if rights is not EVERYTHING:
-        check_parameters(rights, ask)
+        check_parameters(rights, ask, asked.endpoint)
     return ask, rule

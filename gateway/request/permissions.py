@@ -57,15 +57,18 @@ def urgency(policy: TenantPolicy, allowed: Allowed, ask: Ask, headers: Mapping[b
     return Class.BATCH if ask.flex else lowest, retries is not None and retries.isdigit() and retries.strip(b"0") != b""
 
 
-def check_parameters(allowed: Allowed, ask: Ask) -> None:
+def check_parameters(allowed: Allowed, ask: Ask, route: str = "") -> None:
     """Check endpoint, tools and parameters against the caller's rights.
+
+    Args:
+        route: the route where the request came, if it is not that of its endpoint; a right to either of them is enough.
 
     Raises:
         Fault: NOT_PERMITTED for the endpoint or tools, INVALID_VALUE for a number above its cap.
     """
     refusing_scope = allowed.refuses_endpoint(ask.endpoint.path)
-    if refusing_scope is not None:
-        raise Fault(Kind.NOT_PERMITTED, f"{ask.endpoint.path} may not be used here (set for {refusing_scope}).")
+    if refusing_scope is not None and not (route and allowed.refuses_endpoint(route) is None):
+        raise Fault(Kind.NOT_PERMITTED, f"{route or ask.endpoint.path} may not be used here (set for {refusing_scope}).")
     if allowed.tools_refused_by is not None and not TOOLS.isdisjoint(ask.names):
         raise Fault(Kind.NOT_PERMITTED, f"Requests may not carry tools here (set for {allowed.tools_refused_by}).", param="tools")
     _check_cap(allowed.max_choices, ask.choices, "n", "choices")

@@ -14,6 +14,7 @@ import pytest
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import ANY_REVISION, Price, TokenRates
+from tenancy.rights import Rights
 from tests.gateway_harness import Gateway, gateway, no_engine
 
 SIM = SimSettings(models=("sim",), speed=2000)
@@ -90,6 +91,10 @@ class Site:
         lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
         return [json.loads(line) for line in lines]
 
+    def key(self, tenant: str) -> dict[str, str]:
+        """The header of another tenant's key."""
+        return {"authorization": f"Bearer {self.running.keys[tenant]}"}
+
     def sent(self) -> list[dict[str, Any]]:
         """The bodies that the engine got."""
         return [json.loads(received.body) for received in self.engine.received]
@@ -132,6 +137,15 @@ async def _unknown_model(site: Site) -> None:
     reply = await site.ask(model="other")
     assert reply.status_code == 404
     assert "'other' does not exist" in site.route.error(reply.json())
+
+
+async def _rights(site: Site) -> None:
+    """A right to the route itself is enough, and so is one to chats, which a translated route is."""
+    allowed = [await site.ask(), await site.ask(headers=site.key("bolt"))]
+    assert [reply.status_code for reply in allowed] == [200, 200]
+    refused = await site.ask(headers=site.key("crane"))
+    assert refused.status_code == 403
+    assert f"{site.route.path} may not be used here" in site.route.error(refused.json())
 
 
 async def _policy_parameters(site: Site) -> None:
@@ -202,6 +216,7 @@ LAWS: dict[str, Law] = {
     "limits": _limits,
     "unknown key": _unknown_key,
     "unknown model": _unknown_model,
+    "rights": _rights,
     "parameters of policies": _policy_parameters,
     "guard rules on requests": _input_guards,
     "guard rules on answers": _answer_guards,
@@ -222,6 +237,8 @@ async def test_every_route_has_every_feature(path: str, law: str) -> None:
     if (path, law) in ABSENT:
         pytest.skip(ABSENT[path, law])
     limits = [Limit(Scope(Level.TENANT, "acme"), Meter.REQUESTS, Window.EVER, 3)] if law == "limits" else []
+    endpoints = {"acme": CHAT.path, "bolt": path, "crane": "/v1/embeddings"} if law == "rights" else {}
+    rights = {tenant: Rights(endpoints=frozenset({route})) for tenant, route in endpoints.items()}
     price = Price("p", "sim", ANY_REVISION, 0.0, TokenRates(uncached_input=10**9, output=10**9))
     async with SimEngine(SIM) as engine, no_engine() as nobody:
         pools = [
@@ -229,5 +246,8 @@ async def test_every_route_has_every_feature(path: str, law: str) -> None:
             for name, url in (("chat", engine.url), ("gone", nobody))
         ]
         policy = POLICY | ({"guards": {"rules": [ANSWERS]}} if law == "guard rules on answers" else {})
-        async with gateway(pools=pools, policies=(policy,), limits=limits, prices=[price]) as running, running.client() as client:
+        async with (
+            gateway(pools=pools, policies=(policy,), limits=limits, prices=[price], rights=rights) as running,
+            running.client() as client,
+        ):
             await LAWS[law](Site(ROUTES[path], engine, running, client))
