@@ -18,8 +18,8 @@ from gateway.http.openai.checks import refuse, refuse_type, shown
 from gateway.http.responses.tools import INPUT, ResponseTools, function_name
 
 SEAL: Final = "tidegate-v1."
-"""Begins the `encrypted_content` that the gateway made. It hides nothing, since the reasoning stands beside it in the clear. It is there for
-callers who send back nothing else of an item of reasoning (Codex CLI leaves out `content`), so that the model sees again what it thought."""
+"""Begins the `encrypted_content` that the gateway made. It hides nothing, since the reasoning stands beside it in the clear. It is there
+for callers who send back nothing else of an item of reasoning, as Codex CLI does, so that the model sees again what it thought."""
 
 _SENT_AGAIN: Final = "nothing is stored here; send the item itself, and the whole conversation, as input"
 _REFUSED: Final[Mapping[str, str]] = {
@@ -238,7 +238,9 @@ def _part(part: object, where: str) -> dict[str, Any]:
 
 
 def _refuse_file(param: str) -> NoReturn:
-    message = f"The parameter '{param}' is not supported: no files are stored or read here. Send the text of the file, or its pages as images."
+    message = (
+        f"The parameter '{param}' is not supported: no files are stored or read here. Send the text of the file, or its pages as images."
+    )
     raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=param)
 
 

@@ -16,14 +16,14 @@ from gateway.http.responses.items import sealed
 from gateway.http.responses.request import ResponseAsk
 from gateway.http.responses.tools import CalledTool
 
-_NO_RAW: Final = msgspec.Raw()
+NO_RAW: Final = msgspec.Raw()
 
 
 class SaidFunction(msgspec.Struct, gc=False):
     """The function of a call, or a piece of it. A `Raw` of nothing stands for a member that is not there."""
 
     name: str | None = None
-    arguments: msgspec.Raw = _NO_RAW
+    arguments: msgspec.Raw = NO_RAW
 
 
 class SaidCall(msgspec.Struct, gc=False):
@@ -37,18 +37,25 @@ class SaidCall(msgspec.Struct, gc=False):
 class Said(msgspec.Struct, gc=False):
     """What a message says, or an event adds to it."""
 
-    content: msgspec.Raw = _NO_RAW
-    reasoning_content: msgspec.Raw = _NO_RAW
-    reasoning: msgspec.Raw = _NO_RAW
+    content: msgspec.Raw = NO_RAW
+    reasoning_content: msgspec.Raw = NO_RAW
+    reasoning: msgspec.Raw = NO_RAW
     """vLLM's newer name."""
-    refusal: msgspec.Raw = _NO_RAW
+    refusal: msgspec.Raw = NO_RAW
     tool_calls: list[SaidCall] | None = None
+
+
+class SaidPart(msgspec.Struct, gc=False):
+    """A part of a content."""
+
+    type: str
+    text: str = ""
 
 
 class SaidLogprobs(msgspec.Struct, gc=False):
     """The log-probabilities of the tokens of the content."""
 
-    content: msgspec.Raw = _NO_RAW
+    content: msgspec.Raw = NO_RAW
 
 
 class PlainChoice(msgspec.Struct, gc=False):
@@ -68,6 +75,7 @@ class PlainChat(msgspec.Struct, gc=False):
 
 
 _decode_plain = msgspec.json.Decoder(PlainChat).decode
+_decode_parts = msgspec.json.Decoder(list[SaidPart]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -76,8 +84,11 @@ _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_
 
 
 def json_string(value: msgspec.Raw) -> bytes:
-    """A text as its JSON string; empty where there is no text."""
+    """A text as its JSON string; empty where there is no text. Some engines write content as parts."""
     raw = bytes(value)
+    if raw[:1] == b"[":
+        parts = _decode_parts(raw)
+        raw = _encode("".join([part.text for part in parts if part.type == "text"]))
     return raw if raw[:1] == b'"' and len(raw) > 2 else b""
 
 
@@ -212,13 +223,20 @@ def plain_reply(body: bytes, frame: ResponseFrame) -> bytes:
         Fault: INVALID_REPLY, the body is none.
     """
     try:
-        chat = _decode_plain(body)
-        choice = chat.choices[0]
+        return _plain_reply(_decode_plain(body), frame)
     except (*NOT_A_REPLY, IndexError) as error:
-        message = "The engine serving this request sent a reply that cannot be read."
-        raise Fault(Kind.INVALID_REPLY, message, detail=f"no plain chat: {error}") from None
+        raise unreadable(str(error)) from None
+
+
+def unreadable(detail: str) -> Fault:
+    """The Fault for a reply that is no chat, though its judge took it for one."""
+    return Fault(Kind.INVALID_REPLY, "The engine serving this request sent a reply that cannot be read.", detail=detail)
+
+
+def _plain_reply(chat: PlainChat, frame: ResponseFrame) -> bytes:
+    choice = chat.choices[0]
     said = choice.message
-    status = b"completed" if is_whole(choice.finish_reason) else b"incomplete"
+    last = b"completed" if is_whole(choice.finish_reason) else b"incomplete"  # only the last item was cut
     items: list[bytes] = []
     if reasoning := json_string(said.reasoning_content) or json_string(said.reasoning):
         items.append(reasoning_item(frame.item_id(b"rs_"), reasoning, seal=frame.ask.sealed))
@@ -227,15 +245,18 @@ def plain_reply(body: bytes, frame: ResponseFrame) -> bytes:
         parts.append(text_part(text, elements(choice.logprobs)))
     if refusal := json_string(said.refusal):
         parts.append(refusal_part(refusal))
-    calls = [call for call in said.tool_calls or () if call.function is not None]
+    calls = said.tool_calls or []
     if parts or not (items or calls):
+        status = b"completed" if calls else last
         items.append(message_item(frame.item_id(b"msg_"), status, parts or [text_part(b'""', b"")]))
-    items += [_plain_call(call, call.function, status, frame) for call in calls if call.function is not None]
+    for number, call in enumerate(calls, 1):
+        items.append(_plain_call(call, last if number == len(calls) else b"completed", frame))
     model = _encode(chat.model) if chat.model else frame.ask.model
     return frame.ended(Answer(model, b",".join(items), usage_object(chat.usage), choice.finish_reason))
 
 
-def _plain_call(call: SaidCall, function: SaidFunction, status: bytes, frame: ResponseFrame) -> bytes:
+def _plain_call(call: SaidCall, status: bytes, frame: ResponseFrame) -> bytes:
+    function = call.function or SaidFunction()
     called = frame.tool(function.name or "")
     text = arguments_of(function) or b'""'
     if called.custom:

@@ -51,7 +51,18 @@ _INCLUDES: Final = frozenset(
 
 _OWN: Final = frozenset(
     {
-        *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "text", "reasoning", "include"),
+        *(
+            "model",
+            "input",
+            "instructions",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "max_output_tokens",
+            "text",
+            "reasoning",
+            "include",
+        ),
         *("top_logprobs", "store", "background", "truncation", "stream", "stream_options"),
     }
 )
@@ -175,7 +186,9 @@ def _check_modes(fields: Mapping[str, Any]) -> None:
         _refuse_field("background", "send 'stream': true and read the reply as it comes")
     truncation = fields.get("truncation", "disabled")
     if truncation == "auto":
-        _refuse_field("truncation", "no message is dropped here; send 'disabled', and shorten the conversation yourself when it is too long")
+        _refuse_field(
+            "truncation", "no message is dropped here; send 'disabled', and shorten the conversation yourself when it is too long"
+        )
     if truncation != "disabled":
         refuse("Invalid value for 'truncation': send 'disabled'.", "truncation")
     if type(fields.get("stream_options", {})) is not dict:

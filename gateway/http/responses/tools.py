@@ -98,7 +98,7 @@ class ResponseTools(msgspec.Struct, eq=False):
         """The `tool_choice` of the chat. A choice of `allowed_tools` leaves only those in the list.
 
         Raises:
-            Fault: UNSUPPORTED_PARAMETER for a tool that the vendor runs; MISSING_PARAMETER or INVALID_VALUE for a choice that names no tool.
+            Fault: UNSUPPORTED_PARAMETER for a tool that the vendor runs, MISSING_PARAMETER or INVALID_VALUE for a choice without a tool.
         """
         if type(choice) is str:
             return choice
