@@ -149,13 +149,13 @@ def call_item(item_id: bytes, called: CalledTool, call_id: bytes, status: bytes,
     return head + b',"name":%b%b,"%b":%b}' % (_encode(called.name), space, key, text)
 
 
-def usage_object(usage: ReportedUsage | None) -> bytes:
-    """The `usage` of a Response; null where the engine reported none."""
+def usage_member(usage: ReportedUsage | None) -> bytes:
+    """The member `usage` of a Response with a comma before it; empty where the engine reported none, because it cannot be null."""
     if usage is None:
-        return b"null"
+        return b""
     counts = usage.value()
     return (
-        b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0},"output_tokens":%d,'
+        b',"usage":{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0},"output_tokens":%d,'
         b'"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}'
         % (counts.prompt_tokens, counts.cached_tokens, counts.completion_tokens, counts.reasoning_tokens, counts.total_tokens)
     )
@@ -167,7 +167,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     model: bytes
     output: bytes = b""
     """The items, without brackets."""
-    usage: bytes = b"null"
+    usage: bytes = b""
     finish_reason: str | None = None
     error: bytes = b"null"
 
@@ -199,7 +199,7 @@ class ResponseFrame(msgspec.Struct, eq=False):
     def _written(self, status: bytes, completed_at: bytes, details: bytes, answer: Answer) -> bytes:
         head = b'{"id":"%b","object":"response","created_at":%d,"status":"%b"' % (self.id, self.created_at, status)
         about = b',"completed_at":%b,"error":%b,"incomplete_details":%b' % (completed_at, answer.error, details)
-        said = b',"model":%b,"output":[%b],"usage":%b' % (answer.model, answer.output, answer.usage)
+        said = b',"model":%b,"output":[%b]%b' % (answer.model, answer.output, answer.usage)
         return b"%b%b%b,%b}" % (head, about, said, self.ask.echo)
 
     def item_id(self, prefix: bytes) -> bytes:
@@ -252,7 +252,7 @@ def _plain_reply(chat: PlainChat, frame: ResponseFrame) -> bytes:
     for number, call in enumerate(calls, 1):
         items.append(_plain_call(call, last if number == len(calls) else b"completed", frame))
     model = _encode(chat.model) if chat.model else frame.ask.model
-    return frame.ended(Answer(model, b",".join(items), usage_object(chat.usage), choice.finish_reason))
+    return frame.ended(Answer(model, b",".join(items), usage_member(chat.usage), choice.finish_reason))
 
 
 def _plain_call(call: SaidCall, status: bytes, frame: ResponseFrame) -> bytes:

@@ -33,7 +33,7 @@ from gateway.http.responses.reply import (
     refusal_part,
     text_part,
     unreadable,
-    usage_object,
+    usage_member,
 )
 from gateway.http.responses.tools import CalledTool
 
@@ -361,7 +361,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         for call in self.open_calls:
             out.append(self._end_call(call, b"completed" if whole or call.index < last else b"incomplete"))
         out.append(self._end_spoken(b"completed" if whole else b"incomplete"))
-        answer = Answer(self.model, b",".join(self.output), usage_object(self.usage), self.finish_reason)
+        answer = Answer(self.model, b",".join(self.output), usage_member(self.usage), self.finish_reason)
         name = b"response.completed" if whole else b"response.incomplete"
         out.append(self._emit(name, b'"response":%b' % self.frame.ended(answer)))
         self.over = True
