@@ -202,7 +202,8 @@ _READERS: Final[Mapping[str, Callable[[ChatMessages, dict[str, Any], str], None]
     "additional_tools": ChatMessages.more_tools,
 }
 
-_TEXTS: Final = frozenset({"input_text", "output_text", "text"})
+_TEXTS: Final = ("input_text", "output_text", "text")
+"""A tuple, because a caller's value that is looked up in it may be a list."""
 
 
 def _content(content: object, where: str) -> object:

@@ -161,7 +161,7 @@ def usage_member(usage: ReportedUsage | None) -> bytes:
     )
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class ResponseAnswer(msgspec.Struct, frozen=True, gc=False):
     """What a Response holds of the answer, beyond the request."""
 
     model: bytes
@@ -183,20 +183,20 @@ class ResponseFrame(msgspec.Struct, eq=False):
 
     def opened(self, model: bytes) -> bytes:
         """The Response whose answer is still being made."""
-        return self._written(b"in_progress", b"null", b"null", Answer(model))
+        return self._written(b"in_progress", b"null", b"null", ResponseAnswer(model))
 
-    def ended(self, answer: Answer) -> bytes:
+    def ended(self, answer: ResponseAnswer) -> bytes:
         """The Response with its whole answer."""
         reason = _INCOMPLETE.get(answer.finish_reason or "")
         if reason is None:
             return self._written(b"completed", b"%d" % self.now(), b"null", answer)
         return self._written(b"incomplete", b"null", b'{"reason":"%b"}' % reason.encode(), answer)
 
-    def failed(self, answer: Answer) -> bytes:
+    def failed(self, answer: ResponseAnswer) -> bytes:
         """The Response whose answer broke."""
         return self._written(b"failed", b"null", b"null", answer)
 
-    def _written(self, status: bytes, completed_at: bytes, details: bytes, answer: Answer) -> bytes:
+    def _written(self, status: bytes, completed_at: bytes, details: bytes, answer: ResponseAnswer) -> bytes:
         head = b'{"id":"%b","object":"response","created_at":%d,"status":"%b"' % (self.id, self.created_at, status)
         about = b',"completed_at":%b,"error":%b,"incomplete_details":%b' % (completed_at, answer.error, details)
         said = b',"model":%b,"output":[%b]%b' % (answer.model, answer.output, answer.usage)
@@ -252,7 +252,7 @@ def _plain_reply(chat: PlainChat, frame: ResponseFrame) -> bytes:
     for number, call in enumerate(calls, 1):
         items.append(_plain_call(call, last if number == len(calls) else b"completed", frame))
     model = _encode(chat.model) if chat.model else frame.ask.model
-    return frame.ended(Answer(model, b",".join(items), usage_member(chat.usage), choice.finish_reason))
+    return frame.ended(ResponseAnswer(model, b",".join(items), usage_member(chat.usage), choice.finish_reason))
 
 
 def _plain_call(call: SaidCall, status: bytes, frame: ResponseFrame) -> bytes:

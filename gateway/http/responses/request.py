@@ -240,8 +240,11 @@ def _reasoning(value: object, chat: dict[str, Any], echo: dict[str, Any]) -> Non
         elif name in ("summary", "generate_summary"):
             if member not in (None, "auto", "concise", "detailed"):
                 refuse(f"Invalid value for 'reasoning.{name}': send 'auto', 'concise' or 'detailed'.", f"reasoning.{name}")
-        elif member not in (None, "auto", "standard"):  # the modes that change nothing
-            _refuse_field(f"reasoning.{name}", "send 'reasoning.effort'")
+        elif name == "context":
+            if member not in (None, "auto", "all_turns"):  # all reasoning of the input goes on, and the engine's template decides
+                _refuse_field("reasoning.context", "leave out the items of reasoning that the model is not to see")
+        elif member not in (None, "standard"):  # the mode that changes nothing
+            _refuse_field(f"reasoning.{shown(name, 16)[1:-1]}", "send 'reasoning.effort'")
     echo["reasoning"] = {"effort": value.get("effort"), "summary": value.get("summary")}
 
 

@@ -15,7 +15,7 @@ from gateway.http.faults import ROWS
 from gateway.http.responses.custom_input import CustomInput
 from gateway.http.responses.reply import (
     NO_RAW,
-    Answer,
+    ResponseAnswer,
     ResponseFrame,
     Said,
     SaidCall,
@@ -65,7 +65,7 @@ _encode = msgspec.json.Encoder().encode
 _NOTHING: Final = b'""'
 
 
-class _Part(msgspec.Struct, frozen=True, gc=False):
+class _PartKind(msgspec.Struct, frozen=True, gc=False):
     """A kind of part: how its events are named, and their member with the text."""
 
     events: bytes
@@ -79,12 +79,12 @@ class _Part(msgspec.Struct, frozen=True, gc=False):
         return b'"logprobs":[%b],' if self is _TEXT else b""
 
 
-_TEXT: Final = _Part(b"response.output_text", b"text", b"msg_")
-_REFUSAL: Final = _Part(b"response.refusal", b"refusal", b"msg_")
-_REASONING: Final = _Part(b"response.reasoning_text", b"text", b"rs_")
+_TEXT: Final = _PartKind(b"response.output_text", b"text", b"msg_")
+_REFUSAL: Final = _PartKind(b"response.refusal", b"refusal", b"msg_")
+_REASONING: Final = _PartKind(b"response.reasoning_text", b"text", b"rs_")
 
 
-def _written(part: _Part, text: bytes, logprobs: bytes) -> bytes:
+def _written(part: _PartKind, text: bytes, logprobs: bytes) -> bytes:
     if part is _TEXT:
         return text_part(text, logprobs)
     return refusal_part(text) if part is _REFUSAL else reasoning_part(text)
@@ -95,7 +95,7 @@ class _SpokenItem(msgspec.Struct, eq=False):
 
     id: bytes
     index: int
-    part: _Part
+    part: _PartKind
     """The part that is open."""
     parts: list[bytes] = msgspec.field(default_factory=list)
     """The parts that are done."""
@@ -237,7 +237,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         response = b'"response":%b' % self.frame.opened(self.model)
         return self._emit(b"response.created", response) + self._emit(b"response.in_progress", response)
 
-    def _speak(self, part: _Part, text: bytes, logprobs: bytes) -> bytes:
+    def _speak(self, part: _PartKind, text: bytes, logprobs: bytes) -> bytes:
         """Add a text to the part of its kind, which is opened where it is not."""
         out = b""
         spoken = self.spoken
@@ -251,7 +251,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         beside = part.beside % logprobs if part is _TEXT else b""
         return out + self._emit(part.events + b".delta", b'%b,%b"delta":%b' % (spoken.place, beside, text))
 
-    def _begin(self, part: _Part) -> bytes:
+    def _begin(self, part: _PartKind) -> bytes:
         """Open a part, in the item that is open where it may stand there."""
         spoken = self.spoken
         if spoken is not None and spoken.part.item == part.item:
@@ -361,7 +361,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         for call in self.open_calls:
             out.append(self._end_call(call, b"completed" if whole or call.index < last else b"incomplete"))
         out.append(self._end_spoken(b"completed" if whole else b"incomplete"))
-        answer = Answer(self.model, b",".join(self.output), usage_member(self.usage), self.finish_reason)
+        answer = ResponseAnswer(self.model, b",".join(self.output), usage_member(self.usage), self.finish_reason)
         name = b"response.completed" if whole else b"response.incomplete"
         out.append(self._emit(name, b'"response":%b' % self.frame.ended(answer)))
         self.over = True
@@ -379,7 +379,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         row = ROWS[fault.kind]
         if self.model:
             error = _encode({"code": _code(fault), "message": fault.message})
-            answer = Answer(self.model, b",".join([item for item in self.output if item]), error=error)
+            answer = ResponseAnswer(self.model, b",".join([item for item in self.output if item]), error=error)
             return self._emit(b"response.failed", b'"response":%b' % self.frame.failed(answer))
         shown = {"code": fault.code or row.code, "message": fault.message, "param": fault.param}
         inner = {"type": row.type, **shown, **({"request_id": request_id} if request_id else {})}
