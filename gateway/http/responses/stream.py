@@ -277,7 +277,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         out = self._emit(part.events + b".done", b'%b,%b"%b":%b' % (spoken.place, beside, part.text, text))
         out += self._emit(b"response.content_part.done", b'%b,"part":%b' % (spoken.place, written))
         spoken.parts.append(written)
-        spoken.pieces, spoken.logprobs = [text], []
+        spoken.pieces, spoken.logprobs = [], []
         return out
 
     def _end_spoken(self, status: bytes) -> bytes:
@@ -285,10 +285,11 @@ class ResponseStream(msgspec.Struct, eq=False):
         spoken = self.spoken
         if spoken is None:
             return b""
+        text = joined(spoken.pieces)
         out = self._end_part(spoken)
         self.spoken = None
         if spoken.part is _REASONING:
-            item = reasoning_item(spoken.id, spoken.pieces[0], seal=self.frame.ask.sealed)
+            item = reasoning_item(spoken.id, text, seal=self.frame.ask.sealed)
         else:
             item = message_item(spoken.id, status, spoken.parts)
         return out + self._end_item(spoken.index, item)

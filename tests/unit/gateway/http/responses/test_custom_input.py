@@ -47,7 +47,7 @@ def test_what_is_certain_is_handed_out_at_once() -> None:
 
 
 def test_a_long_patch_is_read_whole() -> None:
-    patch = "*** Begin Patch\n+\t\"x\" \\ é😀\n" * 2000
+    patch = '*** Begin Patch\n+\t"x" \\ é😀\n' * 2000
     one = CustomInput()
     arguments = json.dumps({"input": patch})
     assert "".join(one.feed(arguments[start : start + 7]) for start in range(0, len(arguments), 7)) == patch

@@ -37,7 +37,10 @@ SCHEMA = {"type": "json_schema", "name": "city", "schema": {"type": "object"}, "
         # without tools, OpenAI and vLLM refuse a chat with these
         ({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}, {}),
         # what is not known here, engines may know
-        ({"top_k": 5, "chat_template_kwargs": {"a": 1}, "guardrails": ["g"]}, {"top_k": 5, "chat_template_kwargs": {"a": 1}, "guardrails": ["g"]}),
+        (
+            {"top_k": 5, "chat_template_kwargs": {"a": 1}, "guardrails": ["g"]},
+            {"top_k": 5, "chat_template_kwargs": {"a": 1}, "guardrails": ["g"]},
+        ),
         (
             {"metadata": {"a": "b"}, "user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "service_tier": "flex"},
             {"metadata": {"a": "b"}, "user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "service_tier": "flex"},
@@ -65,8 +68,19 @@ def test_what_codex_sends_is_a_chat_that_passes_the_checks() -> None:
             {"type": "custom_tool_call_output", "call_id": "c2", "output": "Done!"},
         ],
         "tools": [
-            {"type": "function", "name": "exec_command", "description": "d", "strict": False, "parameters": {"type": "object", "properties": {}}},
-            {"type": "custom", "name": "apply_patch", "description": "d", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+            {
+                "type": "function",
+                "name": "exec_command",
+                "description": "d",
+                "strict": False,
+                "parameters": {"type": "object", "properties": {}},
+            },
+            {
+                "type": "custom",
+                "name": "apply_patch",
+                "description": "d",
+                "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
+            },
         ],
         "tool_choice": "auto",
         "parallel_tool_calls": False,

@@ -20,7 +20,9 @@ def only(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def test_a_text_is_told_by_these_events() -> None:
-    data = sse(chunk({"role": "assistant", "content": ""}), chunk({"content": "He"}), chunk({"content": "y"}), chunk({}, "stop"), usage_chunk())
+    data = sse(
+        chunk({"role": "assistant", "content": ""}), chunk({"content": "He"}), chunk({"content": "y"}), chunk({}, "stop"), usage_chunk()
+    )
     found = events(translation(stream=True).feed(data))
     assert types(found) == [
         "created",
@@ -70,7 +72,7 @@ def test_calls_that_take_turns_stay_apart() -> None:
         call(0, "", "look", "c0"),
         call(1, '{"input": "a\\', "patch", "c1"),
         call(0, '{"x"'),
-        call(1, 'n\\ud83d\\ude'),
+        call(1, "n\\ud83d\\ude"),
         call(0, ":1}"),
         call(1, '00"}'),
         chunk({}, "tool_calls"),
@@ -179,7 +181,13 @@ def test_a_stream_that_breaks_before_its_first_event_is_an_error() -> None:
     (last,) = events(translation(stream=True).broken(FAULT, "req_1"))
     assert (last["type"], last["code"], last["message"], last["param"]) == ("error", "upstream_error", FAULT.message, None)
     # where the official client looks, and raises
-    assert last["error"] == {"type": "server_error", "code": "upstream_error", "message": FAULT.message, "param": None, "request_id": "req_1"}
+    assert last["error"] == {
+        "type": "server_error",
+        "code": "upstream_error",
+        "message": FAULT.message,
+        "param": None,
+        "request_id": "req_1",
+    }
 
 
 @pytest.mark.parametrize("event", [b"data: {\n\n", b'data: {"choices": [{"delta": {"tool_calls": 5}}]}\n\n', b"data: " + b"x" * 1_048_577])
@@ -195,5 +203,7 @@ def test_reasoning_is_sealed_for_callers_who_ask_for_it() -> None:
     found = events(translation(stream=True, store=False, include=["reasoning.encrypted_content"]).feed(data))
     item = found[-1]["response"]["output"][0]
     again = translation()
-    chat = json.loads(again.request(json.dumps({"model": "m", "input": [{**item, "content": None}, {"role": "user", "content": "?"}]}).encode()))
+    chat = json.loads(
+        again.request(json.dumps({"model": "m", "input": [{**item, "content": None}, {"role": "user", "content": "?"}]}).encode())
+    )
     assert chat["messages"][0]["reasoning_content"] == "because"
