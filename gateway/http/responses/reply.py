@@ -1,7 +1,7 @@
 """A chat's reply as a Response object: the shapes that are read, the items and the object that are written, and the whole reply at once.
 
-Texts are never decoded: what an engine wrote as a JSON string is copied as it is, and the strings of many events are joined by their quotes
-(`joined`). Only the input of a custom tool is, because it stands as JSON inside the arguments of a call (`custom_input.py`).
+Texts are never decoded: what an engine wrote as a JSON string is copied as it is, and the strings of many events are joined between their
+quotes. Only the input of a custom tool is, because it stands as JSON inside the arguments of a call (`custom_input.py`).
 """
 
 from collections.abc import Callable, Iterable
@@ -90,11 +90,6 @@ def json_string(value: msgspec.Raw) -> bytes:
         parts = _decode_parts(raw)
         raw = _encode("".join([part.text for part in parts if part.type == "text"]))
     return raw if raw[:1] == b'"' and len(raw) > 2 else b""
-
-
-def joined(strings: Iterable[bytes]) -> bytes:
-    """The JSON string of the texts of several."""
-    return b'"%b"' % b"".join([string[1:-1] for string in strings])
 
 
 def arguments_of(function: SaidFunction) -> bytes:

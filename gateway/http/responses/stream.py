@@ -25,7 +25,6 @@ from gateway.http.responses.reply import (
     call_item,
     elements,
     is_whole,
-    joined,
     json_string,
     message_item,
     reasoning_item,
@@ -90,6 +89,10 @@ def _written(part: _PartKind, text: bytes, logprobs: bytes) -> bytes:
     return refusal_part(text) if part is _REFUSAL else reasoning_part(text)
 
 
+def _quoted(said: bytearray) -> bytes:
+    return b'"%b"' % bytes(said)
+
+
 class _SpokenItem(msgspec.Struct, eq=False):
     """A message or an item of reasoning while it is spoken."""
 
@@ -99,8 +102,8 @@ class _SpokenItem(msgspec.Struct, eq=False):
     """The part that is open."""
     parts: list[bytes] = msgspec.field(default_factory=list)
     """The parts that are done."""
-    pieces: list[bytes] = msgspec.field(default_factory=list)
-    """The texts of the open part, each a JSON string."""
+    said: bytearray = msgspec.field(default_factory=bytearray)
+    """The text of the open part so far: a JSON string without its quotes. A list of its pieces would take ten times the memory."""
     logprobs: list[bytes] = msgspec.field(default_factory=list)
 
     @property
@@ -118,8 +121,8 @@ class _OpenCall(msgspec.Struct, eq=False):
     """The place among the items; -1 until the function is named."""
     id: bytes = b""
     called: CalledTool = CalledTool("")
-    pieces: list[bytes] = msgspec.field(default_factory=list)
-    """The arguments or the input, each a JSON string."""
+    said: bytearray = msgspec.field(default_factory=bytearray)
+    """The arguments or the input so far: a JSON string without its quotes."""
     input: CustomInput | None = None
 
     @property
@@ -197,7 +200,8 @@ class ResponseStream(msgspec.Struct, eq=False):
                 ):
                     piece = bytes(said.content)
                     if len(piece) > 2 and piece[0] == 0x22:
-                        self.spoken.pieces.append(piece)  # type: ignore[union-attr]  # `delta` says that it is open
+                        text = self.spoken.said  # type: ignore[union-attr]  # `delta` says that it is open
+                        text += piece[1:-1]
                         number = self.sequence
                         self.sequence = number + 1
                         return self.delta % (number, piece)
@@ -245,7 +249,7 @@ class ResponseStream(msgspec.Struct, eq=False):
             out = self._begin(part)
             spoken = self.spoken
             assert spoken is not None
-        spoken.pieces.append(text)
+        spoken.said += text[1:-1]
         if logprobs:
             spoken.logprobs.append(logprobs)
         beside = part.beside % logprobs if part is _TEXT else b""
@@ -271,13 +275,14 @@ class ResponseStream(msgspec.Struct, eq=False):
 
     def _end_part(self, spoken: _SpokenItem) -> bytes:
         self.delta = b""
-        part, text, logprobs = spoken.part, joined(spoken.pieces), b",".join(spoken.logprobs)
+        part, text, logprobs = spoken.part, _quoted(spoken.said), b",".join(spoken.logprobs)
         beside = part.beside % logprobs if part is _TEXT else b""
         written = _written(part, text, logprobs)
         out = self._emit(part.events + b".done", b'%b,%b"%b":%b' % (spoken.place, beside, part.text, text))
         out += self._emit(b"response.content_part.done", b'%b,"part":%b' % (spoken.place, written))
         spoken.parts.append(written)
-        spoken.pieces, spoken.logprobs = [], []
+        spoken.said.clear()
+        spoken.logprobs.clear()
         return out
 
     def _end_spoken(self, status: bytes) -> bytes:
@@ -285,7 +290,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         spoken = self.spoken
         if spoken is None:
             return b""
-        text = joined(spoken.pieces)
+        text = _quoted(spoken.said)
         out = self._end_part(spoken)
         self.spoken = None
         if spoken.part is _REASONING:
@@ -312,7 +317,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         arguments = arguments_of(function)
         if call.index < 0:
             if not function.name:
-                call.pieces += [arguments] if arguments else []
+                call.said += arguments[1:-1]
                 return b""
             out = self._begin_call(call, function.name)
         return out + self._add_arguments(call, arguments)
@@ -321,7 +326,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         added = call.added(arguments)
         if len(added) <= len(_NOTHING):
             return b""
-        call.pieces.append(added)
+        call.said += added[1:-1]
         return self._emit(call.events + b".delta", b'%b,"delta":%b' % (call.place, added))
 
     def _begin_call(self, call: _OpenCall, function: str) -> bytes:
@@ -335,15 +340,17 @@ class ResponseStream(msgspec.Struct, eq=False):
         self.output.append(b"")
         item = call.item(b"in_progress", _NOTHING)
         out += self._emit(b"response.output_item.added", b'"output_index":%d,"item":%b' % (call.index, item))
-        held, call.pieces = joined(call.pieces), []
+        held = _quoted(call.said)
+        call.said.clear()
         return out + self._add_arguments(call, held)
 
     def _end_call(self, call: _OpenCall, status: bytes) -> bytes:
         out = b""
         if call.input is not None and (rest := call.input.end()):
-            call.pieces.append(_encode(rest))
-            out = self._emit(call.events + b".delta", b'%b,"delta":%b' % (call.place, call.pieces[-1]))
-        text = joined(call.pieces)
+            added = _encode(rest)
+            call.said += added[1:-1]
+            out = self._emit(call.events + b".delta", b'%b,"delta":%b' % (call.place, added))
+        text = _quoted(call.said)
         if call.input is None:
             done = b'%b,"name":%b,"arguments":%b' % (call.place, _encode(call.called.name), text)
         else:

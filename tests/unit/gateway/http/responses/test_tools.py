@@ -10,10 +10,11 @@ from tests.responses_wire import CUSTOM, FUNCTION, chat_for
 
 NAMESPACE = {"type": "namespace", "name": "files", "description": "d", "tools": [FUNCTION, CUSTOM]}
 
-HOSTED = (
-    "web_search web_search_preview web_search_preview_2025_03_11 web_search_2025_08_26 file_search code_interpreter image_generation mcp computer "
-    "computer_use_preview local_shell shell apply_patch tool_search programmatic_tool_calling"
-).split()
+HOSTED = [
+    *("web_search", "web_search_preview", "web_search_preview_2025_03_11", "web_search_2025_08_26", "file_search", "code_interpreter"),
+    *("image_generation", "mcp", "computer", "computer_use_preview", "local_shell", "shell", "apply_patch", "tool_search"),
+    "programmatic_tool_calling",
+]
 """The types of tools in the description of the API that the vendor runs, or that change what the model is told."""
 
 
