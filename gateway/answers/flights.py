@@ -103,12 +103,23 @@ class Receiver(Listener):
             return
         if not self.exchange.started:
             self.exchange.start(self.headers())
-        self.exchange.write(data)
+        self._hand_on(data)
+
+    def _hand_on(self, data: bytes) -> None:
+        try:
+            self.exchange.write(data)
+        except Fault as fault:  # it is no answer in this caller's API
+            self.fail(fault)
 
     def reply(self, body: bytes) -> None:
         """Send the whole answer of a plain request."""
-        if not self.over:
+        if self.over:
+            return
+        try:
             self.exchange.reply(200, self.headers(), body)
+        except Fault as fault:
+            self.fail(fault)
+        else:
             self.outcome.set_result(None)
 
     def end(self) -> None:
@@ -116,8 +127,10 @@ class Receiver(Listener):
         if self.over:
             return
         if self._pending:
-            self.exchange.write(bytes(self._pending))
+            self._hand_on(bytes(self._pending))
             self._pending.clear()
+            if self.over:
+                return
         if not self.exchange.started:
             self.exchange.start(self.headers())
         self.exchange.end()
@@ -142,7 +155,7 @@ class Receiver(Listener):
         if self._pending and not self.over:
             data = bytes(self._pending)
             self._pending.clear()
-            self.exchange.write(data)
+            self._hand_on(data)
 
     def cut(self) -> None:
         self.exchange.abandon()

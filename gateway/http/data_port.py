@@ -27,6 +27,8 @@ from gateway.http.edge.translation import Translation
 from gateway.http.faults import render
 from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
 from gateway.http.openai.own_key import KeyFacts, render_own_key
+from gateway.http.responses import PATH as RESPONSES
+from gateway.http.responses import ResponsesTranslation
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
 from gateway.request.count_tokens import count_tokens
@@ -47,7 +49,7 @@ OWN_KEY: Final = "/v1/key"
 """What a caller's own key may do, and what is left of its limits."""
 OWN_POSTS: Final = {**JUDGEMENTS, COUNT_TOKENS: count_tokens}
 """The routes with a body that the gateway answers itself."""
-TRANSLATED: Final = frozenset({MESSAGES})
+TRANSLATED: Final = frozenset({MESSAGES, RESPONSES})
 """The routes whose requests become chats."""
 OWN: Final = frozenset({MODELS, OWN_KEY, *OWN_POSTS})
 """The routes that the gateway answers itself, beside those of single models."""
@@ -111,10 +113,12 @@ class DataPort:
     def _translated(self, exchange: Exchange) -> Endpoint | None:
         """The endpoint that serves a request of another API, whose translation the exchange has from then on; None where no endpoint does:
         only the shape of the answer is then the other API's."""
-        head, wall = exchange.head, self._deps.wall
+        head, wall, new_id = exchange.head, self._deps.wall, self._deps.new_id
         translation: Translation | None = None
         if head.path == MESSAGES:
             translation = MessagesTranslation(self._signer, wall)
+        elif head.path == RESPONSES:
+            translation = ResponsesTranslation(lambda: int(wall()), lambda: new_id().removeprefix("req-").replace("-", ""))
         elif speaks_messages(head):
             translation = AnthropicReplies(head.path, self._signer, wall)
         exchange.translation = translation
@@ -173,6 +177,8 @@ class DataPort:
             hint = "Routes are listed in docs/reference/api.md."
             if "/v1" + path in (*INFERENCE, *OWN):
                 hint = "Set base_url to end in /v1."
+            elif path.startswith(f"{RESPONSES}/"):
+                hint = "Responses are not stored: send the whole conversation as 'input', and keep what was answered."
             elif path.startswith("/v1/v1/"):
                 hint = "The client adds /v1 itself: set its base URL to end before it."
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {linked(hint, self._deps.docs_url)}")

@@ -68,7 +68,15 @@ MESSAGES = Route(
     lambda reply: (reply["usage"]["input_tokens"] + reply["usage"]["cache_read_input_tokens"], reply["usage"]["output_tokens"]),
     lambda reply: str(reply["error"]["message"]) if reply["type"] == "error" else "",
 )
-ROUTES = {route.path: route for route in (CHAT, MESSAGES)}
+RESPONSES = Route(
+    "/v1/responses",
+    lambda text: {"input": text, "max_output_tokens": 4000},
+    lambda reply: "".join([part["text"] for item in reply["output"] if item["type"] == "message" for part in item["content"]]),
+    lambda events: "".join([event["delta"] for event in events if event["type"] == "response.output_text.delta"]),
+    lambda reply: (reply["usage"]["input_tokens"], reply["usage"]["output_tokens"]),
+    lambda reply: str(reply["error"]["message"]),
+)
+ROUTES = {route.path: route for route in (CHAT, MESSAGES, RESPONSES)}
 
 
 class Site:

@@ -79,10 +79,10 @@ class MessagesTranslation(AnthropicReplies):
         return self._read.chat
 
     def plain(self, body: bytes) -> bytes:
-        """The Message."""
+        """The Message. Raises Fault: INVALID_REPLY for a reply that is none."""
         return message_of(body, self._signer, manages_context=self._read.manages_context)
 
     def feed(self, data: bytes) -> bytes:
-        """The Message's events."""
+        """The Message's events. Raises Fault: INVALID_REPLY for an event that is no part of an answer."""
         assert self._stream is not None  # only a streamed answer comes in pieces
         return self._stream.feed(data)

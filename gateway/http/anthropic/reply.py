@@ -6,7 +6,8 @@ import msgspec
 
 from domain.usage import Usage
 from gateway.http.anthropic.signatures import ThinkingSigner
-from gateway.http.edge.reply_document import ReportedUsage
+from gateway.http.edge.attempt_faults import unusable_reply
+from gateway.http.edge.reply_document import NOT_A_REPLY, ReportedUsage
 
 STOPS: Final = {
     "stop": "end_turn",
@@ -70,8 +71,15 @@ _decode = msgspec.json.Decoder(ChatReply).decode
 
 
 def message_of(body: bytes, signer: ThinkingSigner, *, manages_context: bool) -> bytes:
-    """The Message that a chat's reply is. Thinking comes first, then text, then calls of tools."""
-    reply = _decode(body)
+    """The Message that a chat's reply is. Thinking comes first, then text, then calls of tools.
+
+    Raises:
+        Fault: INVALID_REPLY, it is no answer though it ended as one.
+    """
+    try:
+        reply = _decode(body)
+    except NOT_A_REPLY as error:
+        raise unusable_reply(str(error)) from None
     choice = reply.choices[0]
     message = choice.message
     content: list[dict[str, Any]] = []

@@ -12,7 +12,8 @@ import msgspec
 from backends.sse import EventSplitter
 from gateway.http.anthropic.reply import NOT_APPLIED, ChatChoice, message_id, stop_of, usage_of
 from gateway.http.anthropic.signatures import ThinkingSigner
-from gateway.http.edge.reply_document import ReportedUsage
+from gateway.http.edge.attempt_faults import unusable_reply
+from gateway.http.edge.reply_document import NOT_A_REPLY, ReportedUsage
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 HEARTBEAT: Final = b": ping\n\n"
@@ -154,7 +155,11 @@ class MessageStream:
         self._usage: ReportedUsage | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """Take a piece of the chat's stream, cut anywhere, and return the events that it makes."""
+        """Take a piece of the chat's stream, cut anywhere, and return the events that it makes.
+
+        Raises:
+            Fault: INVALID_REPLY, an event of it is no part of an answer.
+        """
         payload = self._splitter.lone(data)
         if payload is not None:
             return self._event(payload)
@@ -165,7 +170,10 @@ class MessageStream:
     def _event(self, payload: bytes) -> bytes:
         if payload == b"[DONE]":
             return self._finish()
-        chunk = _decode(payload)
+        try:
+            chunk = _decode(payload)
+        except NOT_A_REPLY as error:
+            raise unusable_reply(str(error)) from None
         out = b"" if self._model_id else self._begin(chunk)
         if chunk.usage is not None:
             self._usage = chunk.usage

@@ -175,7 +175,10 @@ class ReplyRelay(Listener):
         out = chain.feed(data)
         if out:
             if self._direct:
-                self._exchange.write(out)
+                try:
+                    self._exchange.write(out)
+                except Fault as fault:  # it is no answer in the caller's API
+                    self._give_up(fault)
             else:
                 self._hand_on(out)
         if chain.over and not self.outcome.done():
@@ -213,7 +216,7 @@ class ReplyRelay(Listener):
             return
         if out:
             self._hand_on(out)
-        if self._guarded.over:
+        if self._guarded.over and not self.outcome.done():
             self._answer_over()
 
     def _ended(self, out: bytes) -> None:
@@ -227,11 +230,17 @@ class ReplyRelay(Listener):
         if not self.story.asked.stream and not self._exchange.started:
             if chain.fault is None:
                 self._answer.handed_on_at = self._clock()
-                self._exchange.reply(200, self._headers(), out)
+                try:
+                    self._exchange.reply(200, self._headers(), out)
+                except Fault as fault:
+                    self._resolve(fault)
+                    return
             self._resolve(chain.fault)
             return
         if out:
             self._hand_on(out)
+        if self.outcome.done():
+            return
         if chain.fault is not None:
             self._resolve(chain.fault)
         else:
@@ -270,7 +279,10 @@ class ReplyRelay(Listener):
             self._answer.handed_on_at = self._clock()
             exchange.start(self._headers())
         self._direct = True
-        exchange.write(data)
+        try:
+            exchange.write(data)
+        except Fault as fault:
+            self._give_up(fault)
 
     def _complete(self) -> None:
         if not self._exchange.started:

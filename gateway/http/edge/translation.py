@@ -36,11 +36,18 @@ class Translation(Protocol):
 
         Args:
             body: the whole reply of the chat, judged: each choice has a known finish reason.
+
+        Raises:
+            Fault: INVALID_REPLY, it is no answer nevertheless.
         """
         ...
 
     def feed(self, data: bytes) -> bytes:
-        """Take a piece of the chat's stream, cut anywhere, and return the events that it makes; the last ones with its `[DONE]`."""
+        """Take a piece of the chat's stream, cut anywhere, and return the events that it makes; the last ones with its `[DONE]`.
+
+        Raises:
+            Fault: INVALID_REPLY, an event of it is no part of an answer.
+        """
         ...
 
     def refusal(self, fault: Fault, request_id: str) -> Rendered:

@@ -57,7 +57,11 @@ class ResponsesTranslation:
         return plain_reply(body, self._asked())
 
     def feed(self, data: bytes) -> bytes:
-        """Take a piece of the chat's stream, cut anywhere, and return the events that it makes; the last ones with its `[DONE]`."""
+        """Take a piece of the chat's stream, cut anywhere, and return the events that it makes; the last ones with its `[DONE]`.
+
+        Raises:
+            Fault: INVALID_REPLY, an event of it cannot be read.
+        """
         stream = self._stream
         if stream is None:
             stream = self._stream = ResponseStream(self._asked())

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from domain.faults import Fault, Kind
+from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.http.edge.reply_document import NOT_A_REPLY, ReportedUsage
 from gateway.http.responses.custom_input import CustomInput
 from gateway.http.responses.items import sealed
@@ -220,12 +220,7 @@ def plain_reply(body: bytes, frame: ResponseFrame) -> bytes:
     try:
         return _plain_reply(_decode_plain(body), frame)
     except (*NOT_A_REPLY, IndexError) as error:
-        raise unreadable(str(error)) from None
-
-
-def unreadable(detail: str) -> Fault:
-    """The Fault for a reply that is no chat, though its judge took it for one."""
-    return Fault(Kind.INVALID_REPLY, "The engine serving this request sent a reply that cannot be read.", detail=detail)
+        raise unusable_reply(str(error)) from None
 
 
 def _plain_reply(chat: PlainChat, frame: ResponseFrame) -> bytes:

@@ -10,6 +10,7 @@ import msgspec
 
 from backends.sse import EventSplitter, EventTooLarge
 from domain.faults import Fault, Kind, Source
+from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.http.edge.reply_document import NOT_A_REPLY, ReportedUsage
 from gateway.http.faults import ROWS
 from gateway.http.responses.custom_input import CustomInput
@@ -31,7 +32,6 @@ from gateway.http.responses.reply import (
     reasoning_part,
     refusal_part,
     text_part,
-    unreadable,
     usage_member,
 )
 from gateway.http.responses.tools import CalledTool
@@ -177,7 +177,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         try:
             payloads = self.splitter.feed(data)
         except EventTooLarge as error:
-            return self.broken(unreadable(str(error)), "")
+            raise unusable_reply(str(error)) from None
         return b"".join([self._event(payload) for payload in payloads])
 
     def _event(self, payload: bytes) -> bytes:
@@ -207,7 +207,9 @@ class ResponseStream(msgspec.Struct, eq=False):
                         return self.delta % (number, piece)
             return self._other_event(payload, chunk)
         except NOT_A_REPLY as error:
-            return self._end() if payload.strip() == b"[DONE]" else self.broken(unreadable(str(error)), "")
+            if payload.strip() == b"[DONE]":
+                return self._end()
+            raise unusable_reply(str(error)) from None
 
     def _other_event(self, payload: bytes, chunk: SaidChunk) -> bytes:
         """An event that does more than to add a text to the last one."""

@@ -194,7 +194,10 @@ def test_a_stream_that_breaks_before_its_first_event_is_an_error() -> None:
 def test_an_event_that_cannot_be_read_breaks_the_stream(event: bytes) -> None:
     made = translation(stream=True)
     made.feed(sse(chunk({"content": "half"}), done=False))
-    (last,) = events(made.feed(event))
+    with pytest.raises(Fault) as caught:
+        made.feed(event)
+    assert caught.value.kind is Kind.INVALID_REPLY
+    (last,) = events(made.broken(caught.value, "req_1"))
     assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
 
 

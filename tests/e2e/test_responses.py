@@ -1,0 +1,77 @@
+"""OpenAI's Responses API through a whole gateway: what it alone has. What all routes have is in `test_routes_by_feature.py`."""
+
+import contextlib
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from backends.simengine import SimEngine, SimSettings
+from tests.gateway_harness import gateway
+from tests.scripted_server import Peer, scripted
+
+THINKS = SimSettings(models=("sim",), speed=2000, reasoning=True)
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+ODD = b'{"id":"x","model":"sim","choices":[{"index":0,"finish_reason":"stop","message":{"tool_calls":5},"delta":{"tool_calls":5}}]}'
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "sim", "input": "hi", **fields}
+
+
+async def test_reasoning_and_a_call_come_back_and_reach_the_engine() -> None:
+    async with SimEngine(THINKS) as engine, gateway(engine.url) as running, running.client() as client:
+        first = (await client.post("/v1/responses", json=body(tools=[TOOL]))).json()
+        assert [item["type"] for item in first["output"]] == ["reasoning", "function_call"]
+        thought, call = first["output"]
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+        conversation = [{"role": "user", "content": "hi"}, *first["output"], result]
+        second = (await client.post("/v1/responses", json=body(tools=[TOOL], input=conversation))).json()
+        assert (second["status"], second["output"][-1]["type"]) == ("completed", "message")
+        sent = json.loads(engine.received[-1].body)["messages"]
+        assert sent[1]["reasoning_content"] == thought["content"][0]["text"]
+        assert (sent[1]["tool_calls"][0]["id"], sent[1]["tool_calls"][0]["function"]["arguments"]) == (call["call_id"], call["arguments"])
+        assert sent[2] == {"role": "tool", "tool_call_id": call["call_id"], "content": "rain"}
+
+
+async def test_what_needs_an_earlier_response_is_refused_with_what_to_do() -> None:
+    async with SimEngine(THINKS) as engine, gateway(engine.url) as running, running.client() as client:
+        for fields, param in (({"previous_response_id": "resp_1"}, "previous_response_id"), ({"background": True}, "background")):
+            reply = await client.post("/v1/responses", json=body(**fields))
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+        for path in ("/v1/responses/resp_1", "/v1/responses/resp_1/input_items"):
+            reply = await client.get(path)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_url")
+            assert "send the whole conversation as 'input'" in reply.json()["error"]["message"]
+        assert not engine.received
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+async def test_an_answer_that_cannot_be_translated_is_the_engines_fault(path: str, stream: bool) -> None:
+    models = (b"application/json", b'{"object":"list","data":[{"id":"sim","object":"model"}]}')
+    reply = (b"text/event-stream", b"data: %b\n\ndata: [DONE]\n\n" % ODD) if stream else (b"application/json", ODD)
+
+    async def odd(peer: Peer) -> None:
+        while request := await peer.request():
+            kind, text = models if request.startswith(b"GET") else reply
+            await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(text), text))
+
+    prompt = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+    async with scripted(odd) as engine, gateway(engine.url) as running, running.client() as client:
+        request = client.stream("POST", path, json={"model": "sim", "stream": stream, **prompt})
+        raw = b""
+        with contextlib.suppress(httpx.RemoteProtocolError):  # a stream that has begun ends with an error event and without its last chunk
+            async with request as answer:
+                async for piece in answer.aiter_raw():
+                    raw += piece
+        (record,) = await running.recorded(1)
+        assert (answer.status_code, record.outcome) == (200 if stream else 502, "invalid_reply")
+        assert b"The engine sent no usable answer" in raw
+        assert running.open_holds == 0
+        assert running.defects == []
