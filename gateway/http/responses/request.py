@@ -1,0 +1,314 @@
+"""`POST /v1/responses`: the fields of a request to those of a chat.
+
+Nothing is stored here, so whatever needs an earlier response is refused by name, with what to send in its place. A field that is not known
+here goes on as it is: engines know more fields (`top_k`, `chat_template_kwargs`). Values are checked where the chat is checked; here only
+those are that have to be read. A field that is null counts as absent.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from domain.faults import Fault, Kind
+from gateway.http.openai.checks import flag, integer, refuse, refuse_type, shown
+from gateway.http.openai.json_guard import parse_body
+from gateway.http.responses.items import ChatMessages
+from gateway.http.responses.tools import CalledTool, ResponseTools
+
+_STATE: Final = "nothing is stored here; send the whole conversation as 'input'"
+_REFUSED: Final[Mapping[str, str]] = {
+    "previous_response_id": _STATE,
+    "conversation": _STATE,
+    "prompt": "send the prompt's text as 'instructions' and 'input'",
+    "context_management": "shorten the conversation yourself",
+    "max_tool_calls": "it bounds tools that OpenAI's own servers run, and none do here",
+    "moderation": "ask for guard rules with 'guardrails'",
+    # the words of a chat for what has another name here
+    "messages": "send 'input'",
+    "n": "send several requests",
+    "max_tokens": "send 'max_output_tokens'",
+    "max_completion_tokens": "send 'max_output_tokens'",
+    "response_format": "send 'text.format'",
+    "reasoning_effort": "send 'reasoning.effort'",
+    "verbosity": "send 'text.verbosity'",
+    "logprobs": "send 'include' with 'message.output_text.logprobs'",
+    "functions": "send 'tools'",
+    "function_call": "send 'tool_choice'",
+}
+"""By field: what to do instead."""
+
+_LOGPROBS: Final = "message.output_text.logprobs"
+_SEALED: Final = "reasoning.encrypted_content"
+_INCLUDES: Final = frozenset(
+    {
+        *(_LOGPROBS, _SEALED),
+        # the details of calls that no reply has
+        *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs"),
+        *("computer_call_output.output.image_url", "message.input_image.image_url"),
+    }
+)
+
+_OWN: Final = frozenset(
+    {
+        *(
+            "model",
+            "input",
+            "instructions",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "max_output_tokens",
+            "text",
+            "reasoning",
+            "include",
+        ),
+        *("top_logprobs", "store", "background", "truncation", "stream", "stream_options"),
+    }
+)
+"""The fields that do not go on under their names."""
+
+_ECHOED: Final = (
+    *("instructions", "max_output_tokens", "prompt_cache_key", "safety_identifier", "service_tier", "temperature", "top_p"),
+    *("parallel_tool_calls", "tool_choice", "top_logprobs", "metadata", "user"),
+)
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": None,
+    "store": False,  # whatever was asked for: nothing is
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": None,
+    "truncation": "disabled",
+}
+"""The members of a reply that repeat the request. A null says that the engine decides, as no vendor's default holds for it."""
+
+_RENAMED: Final[Mapping[str, str]] = {
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+    "logprobs": "include",
+    "messages": "input",
+    "tools": "tools",
+}
+"""By field of the chat: where the caller wrote it."""
+
+_encode = msgspec.json.Encoder().encode
+_count = integer(0, 2**63 - 1)
+
+
+class ResponseAsk(msgspec.Struct, frozen=True, gc=False):
+    """A request, translated."""
+
+    chat: bytes
+    """The body of the chat."""
+    model: bytes
+    """The model's name as a JSON string."""
+    echo: bytes
+    """The members of a reply that repeat the request, without the braces."""
+    called: Mapping[str, CalledTool]
+    """The caller's names of the functions."""
+    places: tuple[int, ...]
+    """By message of the chat: the item of the input that it began with."""
+    sealed: bool
+    """Whether an item of reasoning gets an `encrypted_content`."""
+
+
+def translated(body: bytes) -> ResponseAsk:
+    """The request that `body` holds.
+
+    Raises:
+        Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
+    """
+    document, _ = parse_body(body)
+    fields = {name: value for name, value in document.items() if value is not None}
+    for name in fields:
+        if name in _REFUSED:
+            _refuse_field(name, _REFUSED[name])
+    _check_modes(fields)
+    chat: dict[str, Any] = {"model": fields["model"]} if "model" in fields else {}
+    echo = dict(_DEFAULTS)
+    echo.update({name: fields[name] for name in _ECHOED if name in fields})
+    tools = ResponseTools()
+    messages = ChatMessages(tools)
+    if "instructions" in fields:
+        messages.add_instructions(fields["instructions"])
+    if "tools" in fields:
+        tools.add(fields["tools"], "tools")
+    if "input" not in fields:
+        raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'input'.", param="input")
+    messages.add(fields["input"])
+    chat["messages"] = messages.messages
+    chat.update(_tool_fields(fields, tools))
+    echo["tools"] = tools.echo
+    for name, translate in _TRANSLATED.items():
+        if name in fields:
+            translate(fields[name], chat, echo)
+    included = _included(fields.get("include", []))
+    if _LOGPROBS in included or fields.get("top_logprobs"):
+        chat["logprobs"] = True
+        if "top_logprobs" in fields:
+            chat["top_logprobs"] = fields["top_logprobs"]
+    if "stream" in fields:
+        chat["stream"] = fields["stream"]
+        if fields["stream"] is True:
+            chat["stream_options"] = {"include_usage": True}
+    chat.update({name: value for name, value in fields.items() if name not in _OWN})
+    return ResponseAsk(
+        chat=_encode(chat),
+        model=_encode(fields.get("model", "")),
+        echo=_encode(echo)[1:-1],
+        called=tools.called,
+        places=tuple(messages.places),
+        sealed=_SEALED in included,
+    )
+
+
+def _check_modes(fields: Mapping[str, Any]) -> None:
+    """Check the fields that ask for another kind of request than this one."""
+    for name in ("background", "store"):
+        if name in fields:
+            flag(fields[name], name)
+    if fields.get("background"):
+        _refuse_field("background", "send 'stream': true and read the reply as it comes")
+    truncation = fields.get("truncation", "disabled")
+    if truncation == "auto":
+        _refuse_field(
+            "truncation", "no message is dropped here; send 'disabled', and shorten the conversation yourself when it is too long"
+        )
+    if truncation != "disabled":
+        refuse("Invalid value for 'truncation': send 'disabled'.", "truncation")
+    if type(fields.get("stream_options", {})) is not dict:
+        refuse_type("an object", fields["stream_options"], "stream_options")
+    if type(fields.get("metadata", {})) is not dict:
+        refuse_type("an object", fields["metadata"], "metadata")
+    if "top_logprobs" in fields:
+        _count(fields["top_logprobs"], "top_logprobs")
+
+
+def _tool_fields(fields: Mapping[str, Any], tools: ResponseTools) -> dict[str, Any]:
+    """The fields of the chat about tools. Without tools there are none: OpenAI and vLLM refuse them then, and callers send them all the
+    same."""
+    choice = fields.get("tool_choice", "auto")
+    if not tools.functions and choice in ("auto", "none"):
+        return {}
+    chosen = tools.choose(choice, "tool_choice")  # before the list is read: it may shorten it
+    found: dict[str, Any] = {"tools": tools.functions} if tools.functions else {}
+    if "tool_choice" in fields:
+        found["tool_choice"] = chosen
+    if "parallel_tool_calls" in fields:
+        found["parallel_tool_calls"] = fields["parallel_tool_calls"]
+    return found
+
+
+def _included(values: object) -> frozenset[str]:
+    if type(values) is not list:
+        refuse_type("an array", values, "include")
+    for index, value in enumerate(values):
+        if type(value) is not str:
+            refuse_type("a string", value, f"include[{index}]")
+        if value not in _INCLUDES:
+            known = ", ".join(sorted(_INCLUDES))
+            refuse(f"Invalid value for 'include[{index}]': {shown(value)} is not one of {known}.", f"include[{index}]")
+    return frozenset(values)
+
+
+def _max_output_tokens(value: object, chat: dict[str, Any], _echo: dict[str, Any]) -> None:
+    chat["max_completion_tokens"] = value
+
+
+def _reasoning(value: object, chat: dict[str, Any], echo: dict[str, Any]) -> None:
+    if type(value) is not dict:
+        refuse_type("an object", value, "reasoning")
+    for name, member in value.items():
+        if name == "effort":
+            if member is not None:
+                chat["reasoning_effort"] = member
+        elif name in ("summary", "generate_summary"):
+            if member not in (None, "auto", "concise", "detailed"):
+                refuse(f"Invalid value for 'reasoning.{name}': send 'auto', 'concise' or 'detailed'.", f"reasoning.{name}")
+        elif name == "context":
+            if member not in (None, "auto", "all_turns"):  # all reasoning of the input goes on, and the engine's template decides
+                _refuse_field("reasoning.context", "leave out the items of reasoning that the model is not to see")
+        elif member not in (None, "standard"):  # the mode that changes nothing
+            _refuse_field(f"reasoning.{shown(name, 16)[1:-1]}", "send 'reasoning.effort'")
+    echo["reasoning"] = {"effort": value.get("effort"), "summary": value.get("summary")}
+
+
+def _text(value: object, chat: dict[str, Any], echo: dict[str, Any]) -> None:
+    if type(value) is not dict:
+        refuse_type("an object", value, "text")
+    for name in value:
+        if name not in ("format", "verbosity"):
+            _refuse_field(f"text.{shown(name, 16)[1:-1]}", "send 'text.format' or 'text.verbosity'")
+    if value.get("verbosity") is not None:
+        chat["verbosity"] = value["verbosity"]
+    form = value.get("format")
+    if form is None:
+        echo["text"] = {**value, "format": {"type": "text"}}
+        return
+    echo["text"] = value
+    if type(form) is not dict:
+        refuse_type("an object", form, "text.format")
+    kind = form.get("type")
+    if kind == "json_schema":
+        members = {name: form[name] for name in ("name", "description", "schema", "strict") if form.get(name) is not None}
+        for name, expected in (("name", str), ("schema", dict)):
+            if type(members.get(name)) is not expected:
+                _refuse_member(members.get(name), f"text.format.{name}", "a string" if expected is str else "an object")
+        chat["response_format"] = {"type": kind, kind: members}
+    elif kind == "json_object":
+        chat["response_format"] = {"type": kind}
+    elif kind != "text":
+        refuse("Invalid value for 'text.format.type': send 'text', 'json_schema' or 'json_object'.", "text.format.type")
+
+
+def _refuse_member(value: object, param: str, expected: str) -> NoReturn:
+    if value is None:
+        raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{param}'.", param=param)
+    refuse_type(expected, value, param)
+
+
+def _refuse_field(param: str, instead: str) -> NoReturn:
+    raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{param}' is not supported: {instead}.", param=param)
+
+
+_TRANSLATED: Final[Mapping[str, Callable[[object, dict[str, Any], dict[str, Any]], None]]] = {
+    "max_output_tokens": _max_output_tokens,
+    "reasoning": _reasoning,
+    "text": _text,
+}
+
+
+def in_callers_words(fault: Fault, places: tuple[int, ...]) -> Fault:
+    """The Fault of a chat with the path of the field in the caller's request, as far as there is one.
+
+    Args:
+        places: those of the request; empty before it was translated.
+    """
+    param = fault.param
+    if param is None:
+        return fault
+    head = param.partition(".")[0].partition("[")[0]
+    if head not in _RENAMED or (head == "messages" and not places):
+        return fault
+    path = _RENAMED[head]
+    index = param[len("messages[") :].partition("]")[0] if head == "messages" else ""
+    if index.isdigit() and int(index) < len(places):
+        place = places[int(index)]
+        path = "instructions" if place < 0 else f"input[{place}]"
+    message = fault.message.replace(f"'{param}'", f"'{path}'")
+    return Fault(fault.kind, message, param=path, retry=fault.retry, detail=fault.detail, alone_s=fault.alone_s, code=fault.code)
