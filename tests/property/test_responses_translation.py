@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.faults import Fault
+from domain.faults import Fault, Kind
 from gateway.http.responses.request import translated
 from tests.responses_wire import CUSTOM, FUNCTION, MODEL, chat_for, chunk, events, plain_chat, response, sse, translation, usage_chunk
 from tests.scale import scaled
@@ -211,3 +211,37 @@ def test_a_request_is_translated_or_refused(document: dict[str, Any]) -> None:
     assert chat["messages"] or not document.get("input")
     assert json.loads(b"{%b}" % ask.echo)["store"] is False
     assert len(ask.places) == len(chat["messages"])
+
+
+@st.composite
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """The data with a few bytes replaced, lost or added."""
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.integers(0, len(data)))
+        data = (
+            data[:start]
+            + draw(st.sampled_from([b"", b"\n", b"\n\n", b"\r", b'"', b"{", b"]", b"null", b"5", b"\xff", b"\\u", b"[5]"]))
+            + data[start + draw(st.integers(0, 12)) :]
+        )
+    return data
+
+
+@settings(max_examples=scaled(300, 5000), deadline=None)
+@given(st.data(), messages(), FINISHES)
+def test_damaged_replies_are_told_or_break_as_they_should(data: st.DataObject, message: dict[str, Any], finish_reason: str) -> None:
+    """The edge judges a reply before it gets here; what passes it must not be able to raise anything else here."""
+    stream = data.draw(damaged(sse(*data.draw(streams(message, finish_reason)))))
+    made, told = translation(tools=TOOLS, include=["reasoning.encrypted_content"]), b""
+    try:
+        for event in stream.split(b"\n\n"):
+            told += made.feed(event + b"\n\n")
+    except Fault as fault:
+        assert fault.kind is Kind.INVALID_REPLY  # noqa: PT017 -- the law says what holds of refusals too
+        told += made.broken(fault, "req_1")
+    numbers = [json.loads(line[6:])["sequence_number"] for line in told.decode("utf-8", "replace").split("\n") if line.startswith("data: ")]
+    assert numbers == list(range(len(numbers)))
+    body = data.draw(damaged(plain_chat(message, finish_reason)))
+    try:
+        json.loads(translation(tools=TOOLS).plain(body).decode("utf-8", "replace"))
+    except Fault as fault:
+        assert fault.kind is Kind.INVALID_REPLY  # noqa: PT017 -- the law says what holds of refusals too

@@ -91,7 +91,7 @@ def _written(value: msgspec.Raw) -> bytes:
     return written if written.startswith(b'"') else _encode(written.decode())
 
 
-class _OpenCall(msgspec.Struct, eq=False):
+class _ToolUseSoFar(msgspec.Struct, eq=False):
     """A call of a tool as far as it has come."""
 
     index: int
@@ -146,9 +146,9 @@ class MessageStream:
         """The block that is open, or was last."""
         self._open = ""
         """The kind of the open block: `text`, `thinking` or `call`; empty for none."""
-        self._call = _OpenCall(-1)
+        self._call = _ToolUseSoFar(-1)
         """The call that is open, or was last."""
-        self._held: list[tuple[str, bytes | _OpenCall]] = []
+        self._held: list[tuple[str, bytes | _ToolUseSoFar]] = []
         """What came before the open call was whole, in order."""
         self._thoughts: list[bytes] = []
         self._stop = ChatChoice()
@@ -219,17 +219,17 @@ class MessageStream:
             written = _written(delta.function.arguments)
             return _ARGUMENTS % (self._index, written) if written and self._open == "call" else b""
         for _, held in self._held:
-            if isinstance(held, _OpenCall) and held.index == delta.index:
+            if isinstance(held, _ToolUseSoFar) and held.index == delta.index:
                 held.take(delta)
                 return b""
-        new = _OpenCall(delta.index)
+        new = _ToolUseSoFar(delta.index)
         new.take(delta)
         if self._open == "call" and (self._held or not call.is_whole()):
             self._held.append(("call", new))
             return b""
         return self._close() + self._open_call(new)
 
-    def _open_call(self, call: _OpenCall) -> bytes:
+    def _open_call(self, call: _ToolUseSoFar) -> bytes:
         self._call = call
         call.id = call.id or f"toolu_{self._model_id.removeprefix('msg_')}_{call.index}"
         block = b'{"type":"tool_use","id":%b,"name":%b,"input":{}}' % (_encode(call.id), _encode(call.name))
@@ -260,7 +260,7 @@ class MessageStream:
         if held:
             out += self._close()
         for kind, what in held:
-            if isinstance(what, _OpenCall):
+            if isinstance(what, _ToolUseSoFar):
                 out += self._close() + self._open_call(what)
             elif kind == "text":
                 out += self._late(kind, _TEXT, what)

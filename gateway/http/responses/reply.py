@@ -92,10 +92,15 @@ def json_string(value: msgspec.Raw) -> bytes:
     return raw if raw[:1] == b'"' and len(raw) > 2 else b""
 
 
+def decoded(string: bytes) -> str:
+    """The text of a JSON string. Bytes that are no UTF-8, which no reader of the engine's event has looked at, become U+FFFD."""
+    return _decode_text(string.decode("utf-8", "replace"))
+
+
 def arguments_of(function: SaidFunction) -> bytes:
     """The arguments of a call as a JSON string; empty where there are none. Some engines write the object in place of its text."""
     raw = bytes(function.arguments)
-    return _encode(raw.decode()) if raw[:1] == b"{" else json_string(function.arguments)
+    return _encode(raw.decode("utf-8", "replace")) if raw[:1] == b"{" else json_string(function.arguments)
 
 
 def elements(value: SaidLogprobs | None) -> bytes:
@@ -128,7 +133,7 @@ def message_item(item_id: bytes, status: bytes, parts: Iterable[bytes]) -> bytes
 def reasoning_item(item_id: bytes, text: bytes, *, seal: bool) -> bytes:
     """An item of reasoning; empty `text` while it has none."""
     parts = reasoning_part(text) if text else b""
-    hidden = _encode(sealed(_decode_text(text))) if seal and text else b"null"
+    hidden = _encode(sealed(decoded(text))) if seal and text else b"null"
     return b'{"id":"%b","type":"reasoning","summary":[],"content":[%b],"encrypted_content":%b}' % (item_id, parts, hidden)
 
 
@@ -250,6 +255,6 @@ def _plain_call(call: SaidCall, status: bytes, frame: ResponseFrame) -> bytes:
     called = frame.tool(function.name or "")
     text = arguments_of(function) or b'""'
     if called.custom:
-        text = _encode(CustomInput().whole(_decode_text(text)))
+        text = _encode(CustomInput().whole(decoded(text)))
     call_id = _encode(call.id) if call.id else b'"%b"' % frame.item_id(b"call_")
     return call_item(frame.item_id(b"ctc_" if called.custom else b"fc_"), called, call_id, status, text)

@@ -24,6 +24,7 @@ from gateway.http.responses.reply import (
     SaidLogprobs,
     arguments_of,
     call_item,
+    decoded,
     elements,
     is_whole,
     json_string,
@@ -58,7 +59,6 @@ class _FirstChunk(msgspec.Struct, gc=False):
 
 _decode_chunk = msgspec.json.Decoder(SaidChunk).decode
 _decode_first = msgspec.json.Decoder(_FirstChunk).decode
-_decode_text = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
 _NOTHING: Final = b'""'
@@ -139,7 +139,7 @@ class _OpenCall(msgspec.Struct, eq=False):
         """What a piece of the arguments adds to what the caller gets, as a JSON string."""
         if self.input is None or not arguments:
             return arguments
-        return _encode(self.input.feed(_decode_text(arguments)))
+        return _encode(self.input.feed(decoded(arguments)))
 
     def item(self, status: bytes, text: bytes) -> bytes:
         """The item."""

@@ -201,6 +201,13 @@ def test_an_event_that_cannot_be_read_breaks_the_stream(event: bytes) -> None:
     assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
 
 
+def test_bytes_that_are_no_text_break_nothing() -> None:
+    data = sse(chunk({"reasoning": "a~"}), call(0, '{"input": "~"}', "patch", "c0"), chunk({}, "stop")).replace(b"~", b"\xff")
+    told = translation(stream=True, tools=[CUSTOM], include=["reasoning.encrypted_content"]).feed(data)
+    reasoning, custom = events(told.replace(b"\xff", b"~"))[-1]["response"]["output"]
+    assert (reasoning["content"][0]["text"], custom["input"]) == ("a~", "\ufffd")
+
+
 def test_reasoning_is_sealed_for_callers_who_ask_for_it() -> None:
     data = sse(chunk({"reasoning": "because"}), chunk({"content": "x"}), chunk({}, "stop"))
     found = events(translation(stream=True, store=False, include=["reasoning.encrypted_content"]).feed(data))
