@@ -98,3 +98,24 @@ async def test_claude_code_completes_a_task(tmp_path: Path) -> None:
         assert said["usage"]["output_tokens"] == 20 * said["num_turns"]
         assert {record.endpoint for record in running.records if record.outcome == "ok"} >= {"/v1/messages"}
         assert running.open_holds == 0
+
+
+async def test_codex_completes_a_task(tmp_path: Path) -> None:
+    async with served() as (engine, running):
+        settings = {
+            "model_provider": "tidegate",
+            "model_providers.tidegate.name": "tidegate",
+            "model_providers.tidegate.base_url": f"{running.url}/v1",
+            "model_providers.tidegate.env_key": "TIDEGATE_KEY",
+            "model_providers.tidegate.wire_api": "responses",
+            "web_search": "disabled",
+        }
+        given = [word for name, value in settings.items() for word in ("-c", f'{name}="{value}"')]
+        task = ["exec", "--model", MODEL, "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", *given]
+        program = ["node", str(PACKAGES / "@openai" / "codex" / "bin" / "codex.js")]
+        said = await run([*program, *task, "Write the word harbour into note.txt"], {"TIDEGATE_KEY": running.keys["acme"]}, tmp_path)
+        assert DONE in said
+        assert (tmp_path / "work" / "note.txt").read_text() == "harbour\n"
+        assert engine.chats[-1]["messages"][-1]["role"] == "tool"
+        assert {record.endpoint for record in running.records if record.outcome == "ok"} >= {"/v1/responses"}
+        assert running.open_holds == 0
