@@ -31,6 +31,8 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Further paths of ours that callers know the endpoint by."""
     item_fields: tuple[str, ...] = ()
     """Where nothing is generated: the members of which each item of a reply has one, or it is no answer."""
+    kept: bool = True
+    """Whether the answer cache keeps its answers."""
     rewritten: bool = False
     """Whether the gateway writes the reply anew, because each engine answers in a shape of its own."""
 
@@ -83,6 +85,7 @@ class Endpoint(Enum):
         probe=b'{"query":"1","documents":["1"]}',
         aliases=("/rerank", "/v2/rerank"),
         item_fields=("relevance_score", "score"),
+        kept=False,
         rewritten=True,
     )
     SCORE = EndpointFacts(
@@ -96,6 +99,7 @@ class Endpoint(Enum):
         alternatives=(("documents", "queries"),),
         aliases=("/score",),
         item_fields=("score",),
+        kept=False,
     )
     CLASSIFY = EndpointFacts(
         path="/classify",
@@ -108,6 +112,7 @@ class Endpoint(Enum):
         alternatives=(("messages",),),
         aliases=("/v1/classify",),
         item_fields=("probs",),
+        kept=False,
     )
     POOLING = EndpointFacts(
         path="/pooling",
@@ -119,6 +124,7 @@ class Endpoint(Enum):
         probe=b'{"input":"1"}',
         alternatives=(("messages",),),
         item_fields=("data",),
+        kept=False,
     )
 
     def __new__(cls, facts: Any) -> Self:  # Any: mypy reads this signature for `Endpoint(path)` as well
@@ -139,6 +145,7 @@ class Endpoint(Enum):
         self.alternatives = row.alternatives
         self.aliases = row.aliases
         self.item_fields = row.item_fields
+        self.kept = row.kept
         self.rewritten = row.rewritten
 
 
