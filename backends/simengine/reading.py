@@ -3,7 +3,8 @@
 `read_request` decodes and checks a request, `prompts_of` gives the tokens of its prompts, `chat_text` the rendered chat.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -11,6 +12,20 @@ from backends.simengine.faults import FaultRule, rule_of
 from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
 from backends.simengine.shapes import encode, tokens_of
+
+
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "chat": ("messages",),
+    "text": ("prompt",),
+    "embd": ("input",),
+    "classify": ("input",),
+    "pool": ("input",),
+    "rerank": ("query", "documents"),
+    "score": ("text_1", "text_2"),
+}
+"""The members that a request needs, by its kind."""
+CHATS_TOO: Final = frozenset({"embd", "classify", "pool"})
+"""Kinds that take messages in place of the input, at vLLM."""
 
 
 class ErrorAnswer(Exception):
@@ -31,8 +46,13 @@ def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) ->
         raise ErrorAnswer(
             400, "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.1', 'msg': 'JSON decode error'}", "Bad Request"
         ) from None
-    needed = {"chat": "messages", "text": "prompt", "embd": "input"}[kind]
-    if not isinstance(request, dict) or needed not in request:
+    fields = NEEDED[kind]
+    if kind in CHATS_TOO and settings.dialect == "vllm" and isinstance(request, dict) and "messages" in request:
+        fields = NEEDED["chat"]
+    if kind == "score" and isinstance(request, dict) and "queries" in request:
+        fields = ("queries", "documents")
+    needed = next((field for field in fields if not isinstance(request, dict) or field not in request), None)
+    if needed is not None:
         raise ErrorAnswer(400, f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{needed}'}}", "Bad Request", f"body.{needed}")
     model = request.get("model", settings.models[0])
     adapter = str(model).partition(":")[2]
