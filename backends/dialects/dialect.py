@@ -117,8 +117,8 @@ class Dialect(msgspec.Struct, frozen=True):
     it."""
 
     routes: Mapping[Endpoint, str | None] = {}
-    """The paths of endpoints that its engines serve elsewhere than the gateway; None where they serve no such endpoint, or another API under
-    its path. `Fields.takes` says it, too, of engines with a closed list of fields."""
+    """The paths of endpoints that its engines serve elsewhere than the gateway; None where they serve no such endpoint, or another API
+    under its path. `Fields.takes` says it, too, of engines with a closed list of fields."""
 
     pools_messages: bool = False
     """Whether endpoints that generate nothing take messages in place of the input."""
@@ -129,8 +129,8 @@ class Dialect(msgspec.Struct, frozen=True):
         Raises:
             Fault: UNSUPPORTED_PARAMETER where its engines have no such endpoint, or would read no messages there.
         """
-        path = self.routes.get(ask.endpoint, ask.endpoint.path)
-        if path is None:
+        path, takes = self.routes.get(ask.endpoint, ask.endpoint.path), self.fields.takes
+        if path is None or (takes is not None and ask.endpoint not in takes):
             raise Fault(Kind.UNSUPPORTED_PARAMETER, "The engine serving this model does not have this endpoint.", param="model")
         if not self.pools_messages and ask.fields.startswith(MESSAGES_IN_FRONT):
             instead = " and ".join(f"'{field}'" for field in ask.endpoint.prompt_fields)

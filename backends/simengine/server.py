@@ -172,9 +172,7 @@ def _loads(engine: "SimEngine") -> dict[str, Any]:
     return {"version": "simulated", "loads": [load]}
 
 
-INFERENCE_KINDS: Final = {
-    dialect: {"/v1/chat/completions": "chat", "/v1/completions": "text", **paths} for dialect, paths in PATHS.items()
-}
+INFERENCE_KINDS: Final = {dialect: {"/v1/chat/completions": "chat", "/v1/completions": "text", **paths} for dialect, paths in PATHS.items()}
 KEPT_REQUESTS: Final = 1000
 """Requests kept for tests to inspect."""
 

@@ -21,7 +21,7 @@ API_VERSION: Final = "2"
 """The version of Cohere's API in whose shape `meta` is."""
 
 
-class _Result(msgspec.Struct, gc=False):
+class _Ranked(msgspec.Struct, gc=False):
     index: int
     relevance_score: float | None = None
     score: float | None = None
@@ -41,7 +41,7 @@ class _Wanted(msgspec.Struct, gc=False):
     return_documents: bool | None = None
 
 
-_decode_results: Final = msgspec.json.Decoder(list[_Result]).decode
+_decode_results: Final = msgspec.json.Decoder(list[_Ranked]).decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_wanted: Final = msgspec.json.Decoder(_Wanted).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -114,7 +114,7 @@ def rerank_reply(ask: Ask, body: bytes, *, model: str, own_id: str, tokens: int)
     )
 
 
-def _written(result: _Result, wanted: _Wanted) -> dict[str, object]:
+def _written(result: _Ranked, wanted: _Wanted) -> dict[str, object]:
     written: dict[str, object] = {"index": result.index, "relevance_score": result.relevance}
     if wanted.return_documents is not False:
         written["document"] = {"text": wanted.documents[result.index]}

@@ -59,8 +59,8 @@ PREFLIGHT_AGE_S: Final = 600
 def usual(path: str) -> tuple[str, str]:
     """The path of the routes above that `path` is another form of, and the model that it names (empty for none).
 
-    A slash may follow any path, and some routes have several paths. Azure's paths are `/openai/v1/…`, and `/openai/deployments/NAME/…`, where NAME is one segment and says the
-    model. Nothing is joined or removed from the middle of a path.
+    A slash may follow any path, and some routes have several paths. Azure's paths are `/openai/v1/…`, and
+    `/openai/deployments/NAME/…`, where NAME is one segment and says the model. Nothing is joined or removed from the middle of a path.
     """
     path = path.removesuffix("/")
     deployment = ""

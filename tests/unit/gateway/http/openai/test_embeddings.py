@@ -10,8 +10,8 @@ from domain.faults import Fault, Kind
 from gateway.http.openai import check_caps, interpret
 from policies.caps import RequestCaps
 
-
-MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}]
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "x"}, IMAGE]}]
 POOLED = [Endpoint.EMBEDDINGS, Endpoint.CLASSIFY, Endpoint.POOLING]
 
 

@@ -34,7 +34,7 @@ def test_the_results_of_a_whole_answer(top_n: int | None, items: int) -> None:
 
 def test_the_query_counts_with_each_document() -> None:
     one, many = rerank(query="q" * 100, documents=["a"]), rerank(query="q" * 100, documents=["a"] * 11)
-    assert many.prompt_bytes - one.prompt_bytes == 10 * (len(',"a"') + len(' ') + len('"') * 2 + 100 + PAIR_BYTES)
+    assert many.prompt_bytes - one.prompt_bytes == 10 * (len(',"a"') + len(" ") + len('"') * 2 + 100 + PAIR_BYTES)
 
 
 @pytest.mark.parametrize(
