@@ -8,10 +8,11 @@ import base64
 import re
 import struct
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 from backends.simengine import shapes
-from backends.simengine.reading import ErrorAnswer, chat_text
+from backends.simengine.reading import ErrorAnswer, chat_text, too_long
 from backends.simengine.shapes import embedding, tokens_of
 
 PATHS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -38,15 +39,18 @@ _WORD: Final = re.compile(r"\w+")
 class _Reply:
     """A reply that is being written: the items, and the tokens of all that was read for them."""
 
-    def __init__(self, dialect: str, request: Mapping[str, Any], head: shapes.Ids) -> None:
+    def __init__(self, dialect: str, request: Mapping[str, Any], head: shapes.Ids, longest: float) -> None:
         self.dialect = dialect
+        self.longest = longest
         self.request = request
         self.head = head
         self.tokens = 0
 
     def read(self, *texts: str) -> int:
-        """Count texts that are read together; returns their tokens."""
+        """Count texts that are read together; returns their tokens. Raises ErrorAnswer where they are too long together."""
         read = sum(len(tokens_of(text)) for text in texts)
+        if read > self.longest:
+            raise ErrorAnswer(400, too_long(self.dialect, int(self.longest), read), param="input_tokens")
         self.tokens += read
         return read
 
@@ -149,16 +153,19 @@ _WRITERS: Final[Mapping[str, Callable[[_Reply], Any]]] = {
 KINDS: Final = frozenset(_WRITERS)
 
 
-def pooled(kind: str, dialect: str, request: Mapping[str, Any], head: shapes.Ids, *, fault: str = "") -> tuple[bytes, int]:
+def pooled(
+    kind: str, dialect: str, request: Mapping[str, Any], head: shapes.Ids, *, fault: str = "", longest: float = inf
+) -> tuple[bytes, int]:
     """The reply's body, and the number of tokens that were read for it.
 
     Args:
         fault: the fault of the request: `no_usage`, or one that another reply stands for; any other has no effect here.
+        longest: the most tokens that are read together.
 
     Raises:
         ErrorAnswer: the request has values that engines refuse.
     """
-    reply = _Reply(dialect, request, head)
+    reply = _Reply(dialect, request, head, longest)
     written = _WRITERS[kind](reply)
     if fault == "no_usage":
         for item in written if isinstance(written, list) else (written,):

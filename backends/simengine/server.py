@@ -401,7 +401,7 @@ class SimEngine:
         fault = connection.fault.name if connection.fault else ""
         if fault == "wrong_model":
             head = msgspec.structs.replace(head, model="another-model")
-        body, tokens = pooled(kind, self.settings.dialect, request, head, fault=fault)
+        body, tokens = pooled(kind, self.settings.dialect, request, head, fault=fault, longest=self.settings.max_model_len)
         delay = self.batcher.timing.step_ms([(tokens, 0)], 0, 0) / 1000 / self.settings.speed
         self._loop.call_later(delay, connection.reply, 200, body)
 

@@ -357,3 +357,18 @@ async def test_dialects_without_an_endpoint_say_so_before_any_engine_is_asked(di
                 reply = await send(client, route)
                 assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
         assert not engine.received
+
+
+@pytest.mark.parametrize("fields", [{"messages": MESSAGES}, {"input": "the red fox"}], ids=["messages", "input"])
+async def test_the_field_that_the_caller_sent_is_blamed_for_a_prompt_that_is_too_long(fields: dict[str, Any]) -> None:
+    short = SimSettings(models=("sim",), speed=2000, max_model_len=2)
+    async with SimEngine(short) as engine, gateway(engine.url, poll=False) as running, running.client() as client:
+        reply = await client.post("/pooling", json={"model": "sim", **fields})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, next(iter(fields)))
+
+
+async def test_arguments_for_media_stay_closed() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        reply = await client.post("/v1/embeddings", json={"model": "sim", "messages": MESSAGES, "mm_processor_kwargs": {"size": 1}})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "mm_processor_kwargs")
+        assert not engine.received

@@ -87,3 +87,8 @@ def test_no_word_matches_nothing() -> None:
 def test_sglang_has_fewer_paths() -> None:
     assert PATHS["sglang"].keys() - PATHS["vllm"].keys() == {"/v1/classify"}
     assert "/v1/score" not in PATHS["sglang"]
+
+
+def test_a_pair_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ErrorAnswer, match="maximum context length is 3 tokens"):
+        pooled("score", "vllm", {"text_1": "red fox", "text_2": ["a", "the red fox"]}, HEAD, longest=3)

@@ -684,3 +684,14 @@ def test_scores_are_whole_and_their_usage_is_read(
 )
 def test_missing_scores_are_the_engines_fault(endpoint: Endpoint, request_: dict[str, object], reply: object) -> None:
     assert judged(endpoint, request_, reply).fault is not None
+
+
+def test_a_long_order_of_documents_is_held_whole_and_written_anew() -> None:
+    text = "long " * 200_000
+    reply = [{"index": at, "score": at / 2, "document": text, "meta_info": {"prompt_tokens": 4}} for at in (0, 1)]
+    ask = interpret(Endpoint.RERANK, json.dumps({"model": "m", "query": "q", "documents": [text, "b"]}).encode())
+    made = taps_for(ask, with_facts(Story("r", 0.0, 0.0, 0.0), model="m"), lambda: 1.0, "m", None)
+    body = json.dumps(reply).encode()
+    assert [made.feed(body[at : at + 65_536]) for at in range(0, len(body), 65_536)] == [b""] * -(-len(body) // 65_536)
+    assert [row["index"] for row in json.loads(made.end())["results"]] == [1, 0]
+    assert made.usage is not None and made.usage.prompt_tokens == 8
