@@ -18,11 +18,12 @@ CHOICES: Final = "choices"
 LOGPROBS: Final = "logprobs"
 TOKEN_IDS: Final = "token-ids"
 EMBEDDINGS: Final = "embeddings"
+ENDPOINT: Final = "endpoint"
 PLACEHOLDERS: Final = "placeholders"
 """The engine sees placeholders in place of values, which are drawn for each request anew."""
 PERSONAL: Final = "personal"
 """A guard rule has found personal data."""
-REASONS: Final = (PLACEHOLDERS, PERSONAL, MEDIA, TOOLS, LARGE, SAMPLED, CHOICES, LOGPROBS, TOKEN_IDS, EMBEDDINGS)
+REASONS: Final = (PLACEHOLDERS, PERSONAL, MEDIA, TOOLS, LARGE, SAMPLED, CHOICES, LOGPROBS, TOKEN_IDS, EMBEDDINGS, ENDPOINT)
 
 LENGTH: Final = "length"
 LONG: Final = "long"
@@ -76,6 +77,8 @@ def passes_by(ask: Ask, policy: CachePolicy) -> str:
     A request whose answer is drawn anew each time (a temperature above 0, or none said, which engines take as their default of 1) is
     answered from the cache only where the policy has `sampled: true`.
     """
+    if not ask.endpoint.kept:
+        return ENDPOINT
     if len(ask.fields) > MAX_BODY_BYTES:
         return LARGE
     if ask.media:

@@ -11,11 +11,12 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One row of `Endpoint`: what every package may have to know of an endpoint."""
 
     path: str
-    """The path of its requests, on our side and on the engine's."""
+    """The path of its requests, on our side and, where its dialect names no other, on the engine's."""
     word: str
     """The endpoint's name in rules of policies and in messages."""
     prompt_fields: tuple[str, ...]
-    """The fields that hold the prompt. All are required; the first one is blamed for a prompt that is too long."""
+    """The fields that hold the prompt. All are required; the first one is blamed for a prompt that is too long. Of several fields it is the
+    one with the many values, so that the router sees that no engine has to hold all of them at once."""
     has_messages: bool
     """Whether the prompt is a list of messages, which a chat template makes one text of."""
     generates: bool
@@ -24,13 +25,23 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The field of a plain reply that holds the answer: a list, never empty."""
     probe: bytes
     """The body of the smallest request that makes an engine compute, without the model."""
+    alternatives: tuple[tuple[str, ...], ...] = ()
+    """Other sets of fields, each of which may stand in place of `prompt_fields`."""
+    aliases: tuple[str, ...] = ()
+    """Further paths of ours that callers know the endpoint by."""
+    item_fields: tuple[str, ...] = ()
+    """Where nothing is generated: the members of which each item of a reply has one, or it is no answer."""
+    kept: bool = True
+    """Whether the answer cache keeps its answers."""
+    rewritten: bool = False
+    """Whether the gateway writes the reply anew, because each engine answers in a shape of its own."""
 
 
 class Endpoint(Enum):
     """The inference routes of the data port, one row each; the value is the path.
 
-    A new endpoint needs a row here, a row of `FORMS` in `gateway/http/openai/endpoints.py` (the fields of its requests), and its fields
-    in the dialects whose engines serve it.
+    A new endpoint needs a row here, a row of `FORMS` in `gateway/http/openai/endpoints.py` (the fields of its requests), the prefix of its
+    ids (`gateway/http/edge/reply_ids.py`), and its fields, or its own path, in the dialects whose engines serve it.
     """
 
     _value_: str
@@ -61,6 +72,59 @@ class Endpoint(Enum):
         generates=False,
         reply_field="data",
         probe=b'{"input":"1"}',
+        alternatives=(("messages",),),
+        item_fields=("embedding",),
+    )
+    RERANK = EndpointFacts(
+        path="/v1/rerank",
+        word="rerank",
+        prompt_fields=("documents", "query"),
+        has_messages=False,
+        generates=False,
+        reply_field="results",
+        probe=b'{"query":"1","documents":["1"]}',
+        aliases=("/rerank", "/v2/rerank"),
+        item_fields=("relevance_score", "score"),
+        kept=False,
+        rewritten=True,
+    )
+    SCORE = EndpointFacts(
+        path="/v1/score",
+        word="score",
+        prompt_fields=("text_2", "text_1"),
+        has_messages=False,
+        generates=False,
+        reply_field="data",
+        probe=b'{"text_1":"1","text_2":"1"}',
+        alternatives=(("documents", "queries"),),
+        aliases=("/score",),
+        item_fields=("score",),
+        kept=False,
+    )
+    CLASSIFY = EndpointFacts(
+        path="/classify",
+        word="classify",
+        prompt_fields=("input",),
+        has_messages=False,
+        generates=False,
+        reply_field="data",
+        probe=b'{"input":"1"}',
+        alternatives=(("messages",),),
+        aliases=("/v1/classify",),
+        item_fields=("probs",),
+        kept=False,
+    )
+    POOLING = EndpointFacts(
+        path="/pooling",
+        word="pooling",
+        prompt_fields=("input",),
+        has_messages=False,
+        generates=False,
+        reply_field="data",
+        probe=b'{"input":"1"}',
+        alternatives=(("messages",),),
+        item_fields=("data",),
+        kept=False,
     )
 
     def __new__(cls, facts: Any) -> Self:  # Any: mypy reads this signature for `Endpoint(path)` as well
@@ -78,10 +142,18 @@ class Endpoint(Enum):
         self.generates = row.generates
         self.reply_field = row.reply_field
         self.probe = row.probe
+        self.alternatives = row.alternatives
+        self.aliases = row.aliases
+        self.item_fields = row.item_fields
+        self.kept = row.kept
+        self.rewritten = row.rewritten
 
 
-PROMPT_FIELDS: Final = frozenset(field for endpoint in Endpoint for field in endpoint.prompt_fields)
-"""The fields that hold a prompt at any endpoint."""
+PROMPT_FIELDS: Final = frozenset(endpoint.prompt_fields[0] for endpoint in Endpoint if len(endpoint.prompt_fields) == 1)
+"""The fields that are a whole prompt by themselves, at any endpoint."""
+
+MESSAGES_IN_FRONT: Final = b'{"messages":'
+"""The beginning of an Ask's `fields` where its prompt is a list of messages, at whatever endpoint."""
 
 
 class PromptReference(msgspec.Struct, frozen=True):
@@ -152,6 +224,13 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """The guard rules that the body asks for, by id. Never sent to an engine."""
     metadata: object = None
     """The body's member `metadata`, which conditions of rules read; engines get it as part of `fields`."""
+    items: int = 0
+    """Items of a whole answer, at least, where the engine generates nothing: one for each input, pair or result; 0 elsewhere."""
+
+    @property
+    def prompt_field(self) -> str:
+        """The field whose value `prompt` is: the endpoint's first one, or that of an alternative."""
+        return self.fields[len(b'{"') : self.prompt_at[0] - len(b'":')].decode()
 
     @property
     def prompt(self) -> bytes:

@@ -20,8 +20,12 @@ from domain.ask import Ask
 from guardrails.json_text import unescaped
 from guardrails.policy import Direction
 
-PROMPTS: Final = frozenset({"messages", "prompt", "input"})
-"""Members that hold prompts and are read whole."""
+PROMPTS: Final = frozenset({"messages", "prompt", "input", "query", "queries", "documents", "text_1", "text_2"})
+"""Members that hold prompts and are read whole. Those of requests for scores hold nothing but texts (`gateway/http/openai/rerank.py`), and
+are read like other members, string by string."""
+
+_DOCUMENTS: Final = frozenset({"documents", "text_2"})
+"""Members with what was retrieved: of chats, and what a query is compared with, in both spellings of requests for scores."""
 
 _NO_TURN_TEXT: Final = frozenset({"role", "content", "tool_calls", "function_call", "tool_call_id", "id", "type", "cache_control"})
 """Members of a message that are read in their own way, or hold no text."""
@@ -145,7 +149,7 @@ def texts(body: bytes) -> RequestTexts:
             reading.messages(value)
         elif name in ("prompt", "input"):
             reading.prompts(value)
-        elif name == "documents":
+        elif name in _DOCUMENTS:
             reading.strings(value, "documents")
         elif name == "chat_template_kwargs":
             reading.strings(value, "input")

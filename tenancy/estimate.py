@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from domain.ask import Ask
+from domain.ask import MESSAGES_IN_FRONT, Ask
 from domain.lengths import Lengths
 from domain.usage import Usage
 from tenancy.limits import Amounts
@@ -71,7 +71,8 @@ def prompt_bound(ask: Ask) -> int:
     if ask.token_ids is not None:
         return ask.token_ids
     text_bytes = max(0, ask.prompt_bytes - ask.image_bytes)
-    return text_bytes + ask.media * MEDIA_TOKENS + (TEMPLATE_TOKENS if ask.endpoint.has_messages else 0)
+    templated = ask.endpoint.has_messages or ask.fields.startswith(MESSAGES_IN_FRONT)
+    return text_bytes + ask.media * MEDIA_TOKENS + (TEMPLATE_TOKENS if templated else 0)
 
 
 def used(usage: Usage, price: Price) -> Amounts:
@@ -166,7 +167,7 @@ def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None, seen
     if seen is not None:
         output = min(output, seen)
     if counted is None:
-        template = TEMPLATE_MOST if ask.endpoint.has_messages else 0
+        template = TEMPLATE_MOST if ask.endpoint.has_messages or ask.fields.startswith(MESSAGES_IN_FRONT) else 0
         prompt_bytes = len(ask.fields) if suffixed else ask.prompt_bytes
         billed = prompt_bytes if suffixed else prompt_bound(ask)
         return UsageBounds(0, prompt_bytes + ask.media * MEDIA_TOKENS + template, output, billed)

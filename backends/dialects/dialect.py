@@ -1,6 +1,6 @@
 """The description of one kind of engine: paths, fields, signals, adapters, priorities, disaggregation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Literal
 
@@ -11,7 +11,8 @@ from backends.dialects.fields import Fields
 from backends.dialects.handover import Handover
 from backends.load_reports import Decode
 from backends.signals import Signals
-from domain.ask import Endpoint
+from domain.ask import MESSAGES_IN_FRONT, Ask, Endpoint
+from domain.faults import Fault, Kind
 from domain.priority import Class
 
 
@@ -114,6 +115,28 @@ class Dialect(msgspec.Struct, frozen=True):
     disaggregation: Handover | None = None
     """Disaggregated prefill and decode on two of its engines; None when they cannot, or when another component than a gateway directs
     it."""
+
+    routes: Mapping[Endpoint, str | None] = {}
+    """The paths of endpoints that its engines serve elsewhere than the gateway; None where they serve no such endpoint, or another API
+    under its path. `Fields.takes` says it, too, of engines with a closed list of fields."""
+
+    pools_messages: bool = False
+    """Whether endpoints that generate nothing take messages in place of the input."""
+
+    def path_of(self, ask: Ask) -> str:
+        """The path of a request that generates nothing.
+
+        Raises:
+            Fault: UNSUPPORTED_PARAMETER where its engines have no such endpoint, or would read no messages there.
+        """
+        path, takes = self.routes.get(ask.endpoint, ask.endpoint.path), self.fields.takes
+        if path is None or (takes is not None and ask.endpoint not in takes):
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, "The engine serving this model does not have this endpoint.", param="model")
+        if not self.pools_messages and ask.fields.startswith(MESSAGES_IN_FRONT):
+            instead = " and ".join(f"'{field}'" for field in ask.endpoint.prompt_fields)
+            message = f"The parameter 'messages' is not supported by the engine serving this model: send {instead}."
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param="messages")
+        return path
 
     def salts(self, endpoint: Endpoint) -> bool:
         """Whether requests to this endpoint carry the tenant's salt."""

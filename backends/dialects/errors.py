@@ -69,11 +69,12 @@ class _Refusal(msgspec.Struct, frozen=True):
     """The names under which engines serve the model, which callers do not learn."""
     others: Collection[str] = ()
     """Further names of the deployment, which callers do not learn either."""
+    prompt_field: str = ""
 
     @property
     def subject(self) -> str:
         """The field that holds the prompt."""
-        return self.endpoint.prompt_fields[0]
+        return self.prompt_field or self.endpoint.prompt_fields[0]
 
 
 def fault_from_reply(
@@ -85,19 +86,21 @@ def fault_from_reply(
     served: tuple[str, ...] = (),
     mistakes: Sequence[CallerMistake] = (),
     others: Collection[str] = (),
+    prompt_field: str = "",
 ) -> Fault:
     """The Fault for an engine's error reply.
 
     Args:
         status: the engine's HTTP status, anything but 200.
         body: the reply's body, possibly cut.
-        endpoint: the endpoint called; its prompt field is blamed for a prompt that is too long.
+        endpoint: the endpoint called.
         retry_after: the engine's header, seconds.
         served: names under which engines know models; no explanation repeats one.
         mistakes: the callers' mistakes that engines of this dialect answer with 5xx.
         others: further names of the deployment that no explanation tells.
+        prompt_field: the field that is blamed for a prompt that is too long; empty for the endpoint's own.
     """
-    refusal = msgspec.structs.replace(_read(body, endpoint), served=served, others=others)
+    refusal = msgspec.structs.replace(_read(body, endpoint), served=served, others=others, prompt_field=prompt_field)
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
     detail = f"engine answered {status}" + (f" about {refusal.param}" if refusal.param else "")
     for mistake in mistakes if status >= 500 else ():

@@ -9,6 +9,7 @@ from backends.dialects.fields import VLLM_ALONE, Fields
 from backends.dialects.structure import LLAMACPP
 from backends.dialects.thinking import ThinkingFields
 from backends.signals import SignalSource, SignalTable, first, total
+from domain.ask import Endpoint
 
 SIGNALS: Final = SignalTable(
     {
@@ -58,4 +59,5 @@ DIALECT: Final = Dialect(
     mistakes=MISTAKES,
     usage_of_each_choice=True,
     proven=True,
+    routes=dict.fromkeys((Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING)),
 )

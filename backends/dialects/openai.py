@@ -21,4 +21,5 @@ DIALECT: Final = Dialect(
     fields=OPEN,
     drains="",
     proven=False,
+    pools_messages=True,
 )

@@ -130,4 +130,6 @@ DIALECT: Final = Dialect(
     proven=True,
     read_report=read_report,
     disaggregation=BOOTSTRAP,
+    # its /v1/score is another API: the probabilities of given tokens behind a prompt
+    routes={Endpoint.CLASSIFY: "/v1/classify", Endpoint.SCORE: None, Endpoint.POOLING: None},
 )

@@ -69,4 +69,5 @@ DIALECT: Final = Dialect(
     drains="finishes requests for `--shutdown-timeout` seconds; with its default, 0, streams hang without data or close",
     proven=True,
     disaggregation=NIXL,
+    pools_messages=True,
 )

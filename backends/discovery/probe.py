@@ -53,7 +53,7 @@ _REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in Endpoint})
 _ProbeReply: Final[Any] = msgspec.defstruct(
     "_Reply", [("model", str | None, None), *((field, list[Any] | None, None) for field in _REPLY_FIELDS)]
 )
-_decode = msgspec.json.Decoder(_ProbeReply).decode
+_decode = msgspec.json.Decoder(_ProbeReply | list[Any]).decode
 
 
 class Prober:
@@ -82,8 +82,8 @@ class Prober:
         self._names = names
         handover = dialect.disaggregation
         self._alone = msgspec.json.encode(handover.alone)[:-1] + b"," if single_role and handover is not None and handover.alone else b"{"
-        self._endpoints = list(Endpoint)
-        """Every endpoint; which of them an engine has depends on its model."""
+        self._endpoints = [endpoint for endpoint in Endpoint if dialect.routes.get(endpoint, endpoint.path) is not None]
+        """Every endpoint of such engines; which of them an engine has depends on its model."""
 
     async def __call__(self) -> ProbeResult:
         """Run one probe: at most one call for each kind of request, until the engine accepts one."""
@@ -98,7 +98,7 @@ class Prober:
         return ProbeResult(ProbeOutcome.NO_WAY, refused)
 
     async def _ask(self, endpoint: Endpoint) -> ProbeResult:
-        path = endpoint.path
+        path = self._dialect.routes.get(endpoint) or endpoint.path
         body = body_for(self._dialect, self._alone + endpoint.probe[1:], self._model, cache_salt=None)
         try:
             reply = await fetch(self._upstream, path, timeout_s=self._within_s, max_bytes=MAX_PROBE_REPLY_BYTES, body=body)
@@ -114,6 +114,8 @@ class Prober:
             answer = _decode(reply.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return ProbeResult(ProbeOutcome.FAILED, f"{path} does not answer with an answer")
+        if isinstance(answer, list):
+            answer = _ProbeReply(results=answer if endpoint.rewritten else None)
         if not any(getattr(answer, field) for field in _REPLY_FIELDS):
             return ProbeResult(ProbeOutcome.FAILED, f"{path} answers with nothing in it")
         if self._dialect.answers_as_listed and answer.model not in (None, self._model, *self._names()):

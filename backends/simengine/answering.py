@@ -1,12 +1,9 @@
 """One inference request of the simulated engine: it is checked, scheduled on the batcher, and answered as its tokens come.
 
 `Answer` is the request in the engine and its reply, `StreamOut` the output of a streamed answer with the effects of its fault.
-`embeddings` are vectors computed from the text alone, in the format of OpenAI's endpoint.
 """
 
-import base64
 import os
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -18,7 +15,7 @@ from backends.simengine.connection import SimConnection
 from backends.simengine.outputs import ChoiceOutput, Token, output_request, planned
 from backends.simengine.reading import ErrorAnswer, prompts_of, too_long
 from backends.simengine.settings import SimSettings
-from backends.simengine.shapes import embedding, encode, random_seed, tokens_of
+from backends.simengine.shapes import encode, random_seed
 
 STREAM_DONE: Final = b"data: [DONE]\n\n"
 
@@ -148,26 +145,6 @@ class StreamOut:
     def _after_pending(self, then: Callable[[], None]) -> None:
         if not self._connection.transport.is_closing():
             then()
-
-
-EMBEDDING_DIMENSIONS: Final = 256
-
-
-def embeddings(request: dict[str, Any], head: shapes.Ids) -> tuple[bytes, int]:
-    """The reply's body, and the number of embedded tokens."""
-    inputs = request["input"]
-    texts = [inputs] if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)) else list(inputs)
-    counts = [len(tokens_of(t)) if isinstance(t, str) else len(t) for t in texts]
-    size = int(request.get("dimensions") or EMBEDDING_DIMENSIONS)
-    data = []
-    for i, text in enumerate(texts):
-        vector: Any = embedding(text if isinstance(text, str) else repr(text), size)
-        if request.get("encoding_format") == "base64":
-            vector = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-        data.append({"object": "embedding", "index": i, "embedding": vector})
-    total = {"prompt_tokens": sum(counts), "total_tokens": sum(counts), "completion_tokens": 0}
-    body = {"id": head.id, "object": "list", "created": head.created, "model": head.model, "data": data, "usage": total}
-    return shapes.encode(body), sum(counts)
 
 
 class Answer:

@@ -3,7 +3,8 @@
 `read_request` decodes and checks a request, `prompts_of` gives the tokens of its prompts, `chat_text` the rendered chat.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -11,6 +12,19 @@ from backends.simengine.faults import FaultRule, rule_of
 from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
 from backends.simengine.shapes import encode, tokens_of
+
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "chat": ("messages",),
+    "text": ("prompt",),
+    "embd": ("input",),
+    "classify": ("input",),
+    "pool": ("input",),
+    "rerank": ("query", "documents"),
+    "score": ("text_1", "text_2"),
+}
+"""The members that a request needs, by its kind."""
+CHATS_TOO: Final = frozenset({"embd", "classify", "pool"})
+"""Kinds that take messages in place of the input, at vLLM."""
 
 
 class ErrorAnswer(Exception):
@@ -26,27 +40,33 @@ class ErrorAnswer(Exception):
 def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) -> dict[str, Any]:
     """Decode the request and check it as engines do. Raises ErrorAnswer with the dialect's message."""
     try:
-        request = msgspec.json.decode(body)
+        request: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ErrorAnswer(
             400, "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.1', 'msg': 'JSON decode error'}", "Bad Request"
         ) from None
-    needed = {"chat": "messages", "text": "prompt", "embd": "input"}[kind]
-    if not isinstance(request, dict) or needed not in request:
+    members = request if isinstance(request, dict) else {}
+    fields = NEEDED[kind]
+    if kind in CHATS_TOO and settings.dialect == "vllm" and "messages" in members:
+        fields = NEEDED["chat"]
+    elif kind == "score" and "queries" in members:
+        fields = ("queries", "documents")
+    needed = next((field for field in fields if field not in members), None)
+    if needed is not None:
         raise ErrorAnswer(400, f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{needed}'}}", "Bad Request", f"body.{needed}")
-    model = request.get("model", settings.models[0])
+    model = members.get("model", settings.models[0])
     adapter = str(model).partition(":")[2]
     if settings.dialect == "sglang" and settings.max_loras and adapter and adapter not in loras.loaded:
         raise ErrorAnswer(400, f"The following requested LoRA adapters are not loaded: {adapter}\nLoaded adapters: {[*loras.loaded]}.")
     if model not in settings.models and model not in loras.loaded and settings.dialect == "vllm":
         aliases = ", ".join(settings.models)
         raise ErrorAnswer(404, f"The model `{model}` does not exist. Valid aliases: {aliases}.", "NotFoundError", "model")
-    temperature = request.get("temperature")
+    temperature = members.get("temperature")
     if isinstance(temperature, int | float) and temperature < 0:
         raise ErrorAnswer(400, f"temperature must be non-negative, got {temperature}. (parameter=temperature)", param="temperature")
-    if request.get("cache_salt") == "":
+    if members.get("cache_salt") == "":
         raise ErrorAnswer(400, "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)", param="cache_salt")
-    return request
+    return members
 
 
 def prompts_of(kind: str, request: dict[str, Any]) -> list[list[int]]:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from backends.simengine import shapes
-from backends.simengine.answering import Answer, embeddings
+from backends.simengine.answering import Answer
 from backends.simengine.batching import Batcher, EngineCounters, SimSequence
 from backends.simengine.connection import SimConnection
 from backends.simengine.disaggregation import KvTransfers, RequestRole
 from backends.simengine.faults import FaultPlan, FaultRule, rule_of
 from backends.simengine.instant import Instant
 from backends.simengine.loras import Loras
+from backends.simengine.pooling import KINDS, PATHS, pooled
 from backends.simengine.reading import ErrorAnswer, chat_text, own_fault, read_request
 from backends.simengine.settings import SimSettings
 from backends.simengine.shapes import tokens_of
@@ -171,7 +172,7 @@ def _loads(engine: "SimEngine") -> dict[str, Any]:
     return {"version": "simulated", "loads": [load]}
 
 
-INFERENCE_KINDS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/embeddings": "embd"}
+INFERENCE_KINDS: Final = {dialect: {"/v1/chat/completions": "chat", "/v1/completions": "text", **paths} for dialect, paths in PATHS.items()}
 KEPT_REQUESTS: Final = 1000
 """Requests kept for tests to inspect."""
 
@@ -300,7 +301,7 @@ class SimEngine:
         if self._instant is not None and connection.method == "POST" and connection.target in (b"/v1/chat/completions", b"/v1/completions"):
             self._instant.answer(connection)
             return
-        kind = INFERENCE_KINDS.get(connection.path)
+        kind = INFERENCE_KINDS[self.settings.dialect].get(connection.path)
         if kind is not None and connection.method == "POST":
             self._infer(connection, kind)
         else:
@@ -380,8 +381,8 @@ class SimEngine:
         request_id = connection.headers.get(b"x-request-id", b"").decode("latin-1")
         model = str(request.get("model", settings.models[0]))
         head = shapes.ids(settings.dialect, request_id or f"{self.count:x}", kind, int(time.time()), model)
-        if kind == "embd":
-            self._embed(connection, request, head)
+        if kind in KINDS:
+            self._pool(connection, kind, request, head)
             return
         role = self.kv_transfers.role_of(request)
         answer = Answer(settings, kind, request, connection, head, self._loop.call_later, self._over)
@@ -396,8 +397,11 @@ class SimEngine:
         answer.begin()
         self._step()
 
-    def _embed(self, connection: SimConnection, request: dict[str, Any], head: shapes.Ids) -> None:
-        body, tokens = embeddings(request, head)
+    def _pool(self, connection: SimConnection, kind: str, request: dict[str, Any], head: shapes.Ids) -> None:
+        fault = connection.fault.name if connection.fault else ""
+        if fault == "wrong_model":
+            head = msgspec.structs.replace(head, model="another-model")
+        body, tokens = pooled(kind, self.settings.dialect, request, head, fault=fault, longest=self.settings.max_model_len)
         delay = self.batcher.timing.step_ms([(tokens, 0)], 0, 0) / 1000 / self.settings.speed
         self._loop.call_later(delay, connection.reply, 200, body)
 

@@ -26,6 +26,10 @@ SIMULATED: Final = {
 """Series that only the simulated engine has: KV kept for other engines, and whether it was fetched."""
 
 
+ID_PREFIXES: Final = {"chat": "chatcmpl-", "text": "cmpl-"}
+"""The beginnings of vLLM's ids, by kind; those of other kinds begin with the kind."""
+
+
 class Ids(msgspec.Struct, frozen=True):
     """The members that every part of one answer repeats."""
 
@@ -36,7 +40,7 @@ class Ids(msgspec.Struct, frozen=True):
 
 def ids(dialect: str, request_id: str, kind: str, created: int, model: str) -> Ids:
     """The members for one answer: vLLM puts a prefix before the request's id; SGLang's id has none."""
-    prefix = {"chat": "chatcmpl-", "text": "cmpl-", "embd": "embd-"}[kind] if dialect == "vllm" else ""
+    prefix = ID_PREFIXES.get(kind, f"{kind}-") if dialect == "vllm" else ""
     return Ids(prefix + request_id, created, model)
 
 

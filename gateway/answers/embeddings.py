@@ -89,6 +89,7 @@ def asking_for(ask: Ask, inputs: Sequence[bytes]) -> Ask:
         prompt_bytes=min(ask.prompt_bytes, sum([len(one) for one in inputs])),
         token_ids=tokens,
         prompt_at=(begin, begin + len(prompt)),
+        items=len(inputs),
     )
 
 

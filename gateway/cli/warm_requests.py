@@ -10,8 +10,9 @@ import msgspec
 
 from domain.ask import Endpoint
 
-_PATHS: Final = {endpoint.path: endpoint for endpoint in Endpoint}
-_PROMPTS: Final = {endpoint.prompt_fields[0]: endpoint for endpoint in Endpoint}
+_KEPT: Final = [endpoint for endpoint in Endpoint if endpoint.kept]
+_PATHS: Final = {endpoint.path: endpoint for endpoint in _KEPT}
+_PROMPTS: Final = {endpoint.prompt_fields[0]: endpoint for endpoint in _KEPT}
 """The member that only the bodies of one endpoint have."""
 _BATCH_MEMBERS: Final = frozenset({"custom_id", "method", "url", "body"})
 _STREAMING: Final = ("stream", "stream_options")

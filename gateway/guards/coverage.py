@@ -4,6 +4,7 @@ Size: it is a check of its own, read where the routes are built, so that an endp
 """
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final
 
 from domain.ask import Endpoint, EndpointFacts
@@ -24,7 +25,7 @@ def check_guarded(endpoints: Iterable[Endpoint | EndpointFacts]) -> None:
         UnguardedRoute: names the path, the member and where to teach it.
     """
     for endpoint in endpoints:
-        for member in endpoint.prompt_fields:
+        for member in chain(endpoint.prompt_fields, *endpoint.alternatives):
             if member not in PROMPTS:
                 raise UnguardedRoute(f"no guard rule reads '{member}' of {endpoint.path}: guardrails/messages.py has to")
         if endpoint.generates and endpoint.reply_field not in READ_REPLIES:

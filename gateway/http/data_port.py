@@ -43,6 +43,8 @@ from policies.compile import TenantPolicy
 from tenancy.prices import FREE
 
 INFERENCE: Final = {endpoint.path: endpoint for endpoint in Endpoint}
+ALIASES: Final = {alias: endpoint.path for endpoint in Endpoint for alias in endpoint.aliases}
+"""Further paths of inference routes. Records, metrics and rights know each route by its one path above."""
 MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
 OWN_KEY: Final = "/v1/key"
@@ -69,8 +71,8 @@ PREFLIGHT_AGE_S: Final = 600
 def usual(path: str) -> tuple[str, str]:
     """The path of the routes above that `path` is another form of, and the model that it names (empty for none).
 
-    A slash may follow any path. Azure's paths are `/openai/v1/…`, and `/openai/deployments/NAME/…`, where NAME is one segment and says the
-    model. Nothing is joined or removed from the middle of a path.
+    A slash may follow any path, and some routes have several paths. Azure's paths are `/openai/v1/…`, and
+    `/openai/deployments/NAME/…`, where NAME is one segment and says the model. Nothing is joined or removed from the middle of a path.
     """
     path = path.removesuffix("/")
     deployment = ""
@@ -80,7 +82,7 @@ def usual(path: str) -> tuple[str, str]:
             path, deployment = f"/v1/{operation}", unquote(name)
     elif path.startswith(f"{AZURE}/v1/"):
         path = path.removeprefix(AZURE)
-    return path, deployment
+    return ALIASES.get(path, path), deployment
 
 
 class DataPort:

@@ -228,6 +228,8 @@ def texts_of(ask: Ask, template: ChatTemplate | None) -> tuple[list[str], list["
             raise NotText("the tokenizer has no chat template")
         return [template.render(document)], []
     prompts = prompts_of(document)
+    if prompts is None:
+        raise NotText("how engines make tokens of this endpoint's texts is theirs alone")
     return [prompt for prompt in prompts if isinstance(prompt, str)], [array("I", prompt) for prompt in prompts if isinstance(prompt, list)]
 
 

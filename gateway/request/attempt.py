@@ -148,6 +148,7 @@ class Attempt(msgspec.Struct, eq=False):
                 self.timeouts,
                 dialect.mistakes,
                 deps.names_inside,
+                self.ask.prompt_field if self.ask.endpoint.alternatives else "",
             ),
             headers=lambda: reply_headers(exchange, story, chain.usage, deps, stream=story.asked.stream),
             timeouts=deps.timeouts,

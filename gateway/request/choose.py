@@ -303,5 +303,5 @@ def _no_backend(ask: Ask, placement: Placement, deps: Deps) -> Fault:
     return Fault(
         Kind.CONTEXT_TOO_LONG,
         f"This model's context is {longest:,} tokens, the prompt has {about}{placement.request.prompt_tokens:,}. Send less text.",
-        param=ask.endpoint.prompt_fields[0],
+        param=ask.prompt_field,
     )

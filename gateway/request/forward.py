@@ -77,9 +77,10 @@ def _wrapped(attempt: Attempt, *, first: bool) -> Coroutine[Any, Any, Fault | No
 
 
 def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange, story: Story, deps: Deps) -> Call:
-    """The call to send to the pool's engines. Raises Fault: a field that they do not support."""
+    """The call to send to the pool's engines. Raises Fault: a field or an endpoint that they do not support."""
     pool, adapter, endpoint = placement.pool, placement.adapter, ask.endpoint
     dialect = deps.dialects[pool.name]
+    path = endpoint.value if endpoint.generates else dialect.path_of(ask)
     salt = None
     if dialect.isolation is not None and endpoint in dialect.isolation.endpoints:
         digest = adapter.digest if adapter is not None else ""
@@ -92,7 +93,7 @@ def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange,
     fields = ask.fields if dialect.fields.leaves(ask.names) else fit(dialect.fields, ask)
     body = body_for(dialect, fields, engine_model, cache_salt=salt, priority=priority)
     traceparent, tracestate = exchange.head.trace()
-    return Call("POST", endpoint.value, body, story.own_id, traceparent, tracestate)
+    return Call("POST", path, body, story.own_id, traceparent, tracestate)
 
 
 def _remaining(candidates: list[Backend], placement: Placement, deps: Deps) -> list[Backend]:

@@ -19,9 +19,31 @@ from tests.gateway_harness import gateway
 from tests.scripted_server import Peer, Script, scripted
 
 OURS = re.compile(r"req-[0-9a-f]+-[0-9a-f]{24}")
-PREFIX = {Endpoint.CHAT: "chatcmpl-", Endpoint.COMPLETIONS: "cmpl-", Endpoint.EMBEDDINGS: "embd-"}
+PREFIX = {
+    Endpoint.CHAT: "chatcmpl-",
+    Endpoint.COMPLETIONS: "cmpl-",
+    Endpoint.EMBEDDINGS: "embd-",
+    Endpoint.RERANK: "rerank-",
+    Endpoint.SCORE: "score-",
+    Endpoint.CLASSIFY: "classify-",
+    Endpoint.POOLING: "pool-",
+}
 ROUTES = [(endpoint, streamed) for endpoint in Endpoint for streamed in (False, True) if endpoint.generates or not streamed]
-NAMES = [f"{endpoint.word}{' streamed' if streamed else ''}" for endpoint, streamed in ROUTES]
+VALUES = {"embedding": [0.5], "relevance_score": 0.5, "score": 0.5, "probs": [1.0], "data": [0.5]}
+"""Values of the items of replies for which nothing is generated."""
+
+
+def routes(*dialects: str) -> Any:
+    """Every route of each dialect's engines, as a mark."""
+    cases = {
+        f"{dialect}-{endpoint.word}{' streamed' if streamed else ''}": (dialect, endpoint, streamed)
+        for dialect in dialects
+        for endpoint, streamed in ROUTES
+        if DIALECTS[dialect].routes.get(endpoint, "") is not None
+    }
+    return pytest.mark.parametrize(("dialect", "endpoint", "streamed"), cases.values(), ids=cases.keys())
+
+
 MODELS = b'{"object":"list","data":[{"id":"sim"}]}'
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -37,8 +59,10 @@ def counting(spaced: bool) -> Script:
 
     def reply(path: str, body: dict[str, Any]) -> list[bytes]:
         own = {"id": f"x-{next(numbers)}", "model": "sim"}
-        if path == Endpoint.EMBEDDINGS.path:
-            return [dumped({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "usage": USAGE, **own})]
+        scoring = next((one for one in Endpoint if not one.generates and path in (one.path, *one.aliases)), None)
+        if scoring is not None:
+            item = {"index": 0, scoring.item_fields[0]: VALUES[scoring.item_fields[0]]}
+            return [dumped({"object": "list", scoring.reply_field: [item], "usage": USAGE, **own})]
         chat = path == Endpoint.CHAT.path
         if not body.get("stream"):
             said: dict[str, Any] = {"message": {"content": "", "tool_calls": [CALL]}} if chat else {"text": 'an "id":"x-7"'}
@@ -98,9 +122,8 @@ async def behind(url: str, dialect: str, cache: bool = False) -> AsyncIterator[h
         yield client
 
 
-@pytest.mark.parametrize(("endpoint", "streamed"), ROUTES, ids=NAMES)
+@routes("openai", "sglang", "llamacpp")
 @pytest.mark.parametrize("spaced", [False, True], ids=["compact", "spaced"])
-@pytest.mark.parametrize("dialect", ["openai", "sglang", "llamacpp"])
 async def test_an_engine_that_counts_its_replies_tells_nobody(dialect: str, spaced: bool, endpoint: Endpoint, streamed: bool) -> None:
     async with scripted(counting(spaced)) as engine, behind(engine.url, dialect) as client:
         for _ in range(2):
@@ -109,16 +132,15 @@ async def test_an_engine_that_counts_its_replies_tells_nobody(dialect: str, spac
             assert found == PREFIX[endpoint] + own
 
 
-@pytest.mark.parametrize(("endpoint", "streamed"), ROUTES, ids=NAMES)
-@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+@routes("vllm", "sglang")
 async def test_simulated_engines_and_kept_answers_too(dialect: str, endpoint: Endpoint, streamed: bool) -> None:
     settings = SimSettings(models=("sim",), dialect=dialect, speed=5000)
     async with SimEngine(settings) as engine, behind(engine.url, dialect, cache=True) as client:
         seen = [await ids(client, endpoint, streamed) for _ in range(3)]
-        assert engine.count == 1, "the others are kept answers"
-    kept = seen[1:] if endpoint.generates else []
+        assert engine.count == (1 if endpoint.kept else 3), "the others are kept answers"
+    kept = [] if endpoint is Endpoint.EMBEDDINGS else seen[1:]
     assert [found for found, _ in seen[:1] + kept] == [PREFIX[endpoint] + own for _, own in seen[:1] + kept]
-    assert endpoint.generates or {found for found, _ in seen[1:]} == {None}, "kept vectors come without an id, as OpenAI's do"
+    assert kept or {found for found, _ in seen[1:]} == {None}, "kept vectors come without an id, as OpenAI's do"
     assert len({own for _, own in seen}) == 3
 
 

@@ -43,6 +43,8 @@ class ReplySource(msgspec.Struct, frozen=True, gc=False):
     """Callers' mistakes that its engine answers with 5xx (`Dialect.mistakes`)."""
     others: Callable[[], Collection[str]] = tuple
     """Collects further names of the deployment that no error message may tell."""
+    prompt_field: str = ""
+    """The field with the prompt, where it may be another than the endpoint's first."""
 
 
 FROM_MEMORY: Final = ReplySource()
@@ -267,6 +269,7 @@ class ReplyRelay(Listener):
             served=source.served,
             mistakes=source.mistakes,
             others=source.others(),
+            prompt_field=source.prompt_field,
         )
         self._resolve(fault)
 

@@ -4,7 +4,8 @@ Each event is decoded once. That is cheaper than searching the bytes for the fou
 reaches a caller that was not valid JSON (`docs/explanation/decisions/0002-one-typed-decode-per-event.md`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -35,6 +36,8 @@ class ReportedUsage(msgspec.Struct, gc=False):
 
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
+    total_tokens: int | None = None
+    """The one count that some engines report where nothing is generated."""
     prompt_tokens_details: _TokenDetails | None = None
     input_tokens_details: _TokenDetails | None = None
     """The name of `prompt_tokens_details` in newer APIs (routers no. 31)."""
@@ -47,11 +50,16 @@ class ReportedUsage(msgspec.Struct, gc=False):
         details = self.prompt_tokens_details or self.input_tokens_details
         return None if details is None or details.cached_tokens is None else max(0, _short(min(details.cached_tokens, self.prompt_tokens)))
 
+    @property
+    def _prompt_of_total(self) -> int:
+        """The prompt's part of the total; 0 where there is no total either."""
+        return max(0, (self.total_tokens or 0) - (self.completion_tokens or 0))
+
     def value(self) -> Usage:
         """The counts as the engine wrote them, however wrong they are: `gateway.request.usage_check` compares them with the request."""
         reasoning = self.completion_tokens_details
         return Usage(
-            prompt_tokens=_short(self.prompt_tokens),
+            prompt_tokens=_short(self.prompt_tokens or self._prompt_of_total),
             completion_tokens=_short(self.completion_tokens),
             cached_tokens=self.cached or 0,
             reasoning_tokens=_short(reasoning.reasoning_tokens if reasoning else self.reasoning_tokens),
@@ -91,15 +99,43 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
+VALUE_BEGINS: Final[Mapping[str, bytes]] = {
+    "embedding": b'["',
+    "data": b'["',
+    "probs": b"[",
+    "relevance_score": b"-0123456789",
+    "score": b"-0123456789",
+}
+"""The first bytes of a value that is an answer, by member of an item (`Endpoint.item_fields`): a list, base64 or a number, never null."""
+
+
 class _Item(msgspec.Struct, gc=False):
     index: int = 0
     embedding: msgspec.Raw = msgspec.Raw()
     """Of embeddings: a list of numbers or base64; `LongReply` keeps an empty list in its place."""
+    data: msgspec.Raw = msgspec.Raw()
+    probs: msgspec.Raw = msgspec.Raw()
+    relevance_score: msgspec.Raw = msgspec.Raw()
+    score: msgspec.Raw = msgspec.Raw()
 
-    @property
-    def has_vector(self) -> bool:
-        """Whether there is a vector: a list or a string, not null and not nothing."""
-        return bytes(memoryview(self.embedding)[:1]) in (b"[", b'"')
+    def is_whole(self, fields: Iterable[str]) -> bool:
+        """Whether one of the members is there and is an answer."""
+        return any([bytes(memoryview(getattr(self, field))[:1]) in _beginnings(field) for field in fields])
+
+
+@cache
+def _beginnings(field: str) -> frozenset[bytes]:
+    return frozenset(bytes([byte]) for byte in VALUE_BEGINS[field])
+
+
+class _MetaInfo(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+
+
+class _ListedItem(_Item, gc=False):
+    """An item of a reply that is nothing but a list of items, each with a usage of its own (SGLang)."""
+
+    meta_info: _MetaInfo | None = None
 
 
 class ReplyDocument(msgspec.Struct, gc=False):
@@ -159,8 +195,23 @@ def _plain_decoder(endpoint: Endpoint) -> Callable[[bytes], ReplyDocument]:
     # `rename` holds for the fields of a class itself, so the inherited one is written again
     items = [("data", list[_Item] | None, None)]
     renamed: Any = msgspec.defstruct("ReplyDocument", items, bases=(ReplyDocument,), rename={"data": endpoint.reply_field}, gc=False)
-    decode: Callable[[bytes], ReplyDocument] = msgspec.json.Decoder(renamed).decode
-    return decode
+    if not endpoint.rewritten:
+        decode: Callable[[bytes], ReplyDocument] = msgspec.json.Decoder(renamed).decode
+        return decode
+    either: Callable[[bytes], Any] = msgspec.json.Decoder(renamed | list[_ListedItem]).decode
+
+    def decode_either(body: bytes) -> ReplyDocument:
+        reply = either(body)
+        return _document_of(reply) if isinstance(reply, list) else reply
+
+    return decode_either
+
+
+def _document_of(items: list[_ListedItem]) -> ReplyDocument:
+    """A reply that is a list of items, as an object; its usage is the sum of theirs, unknown where one has none."""
+    counts = [item.meta_info.prompt_tokens for item in items if item.meta_info is not None and item.meta_info.prompt_tokens is not None]
+    usage = ReportedUsage(prompt_tokens=sum(counts)) if counts and len(counts) == len(items) else UNSET
+    return ReplyDocument(data=list(items), usage=usage)
 
 
 _PLAIN_DECODERS: Final[Mapping[Endpoint, Callable[[bytes], ReplyDocument]]] = {endpoint: _plain_decoder(endpoint) for endpoint in Endpoint}

@@ -18,6 +18,10 @@ PREFIXES: Final[Mapping[Endpoint, str]] = {
     Endpoint.CHAT: "chatcmpl-",
     Endpoint.COMPLETIONS: "cmpl-",
     Endpoint.EMBEDDINGS: "embd-",
+    Endpoint.RERANK: "rerank-",
+    Endpoint.SCORE: "score-",
+    Endpoint.CLASSIFY: "classify-",
+    Endpoint.POOLING: "pool-",
 }
 """What clients know the ids of each endpoint by; vLLM writes the same."""
 

@@ -22,6 +22,7 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
 from gateway.answers.embeddings import MergeTap
+from gateway.answers.rerank import RerankTap
 from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.guards.reply_tap import guard_tap
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named, string_of
@@ -225,8 +226,8 @@ class PlainTap(_Judge, eq=False):
     endpoint: Endpoint
     whole_usage: bool = True
     """Whether the reported usage is that of the whole answer; one of the first choice alone counts as none."""
-    vectors: int = 1
-    """The vectors of a whole answer, for embeddings: one for each input."""
+    items: int = 1
+    """The items of a whole answer where nothing is generated, at least (`Ask.items`)."""
     body: list[bytes] = msgspec.field(default_factory=list)
     size: int = 0
     """The bytes in `body`."""
@@ -295,10 +296,10 @@ class PlainTap(_Judge, eq=False):
         if not self.endpoint.generates:
             if not document.data:
                 self._fail(Kind.INVALID_REPLY, f"no {self.endpoint.word}")
-            elif self.endpoint is Endpoint.EMBEDDINGS:
-                whole = sum(item.has_vector for item in document.data)
-                if whole < max(self.vectors, len(document.data)):
-                    self._fail(Kind.INVALID_REPLY, f"{whole} of {max(self.vectors, len(document.data))} vectors")
+                return
+            whole = sum([item.is_whole(self.endpoint.item_fields) for item in document.data])
+            if whole < max(self.items, len(document.data)):
+                self._fail(Kind.INVALID_REPLY, f"{whole} of {max(self.items, len(document.data))} {self.endpoint.word}")
             return
         choices = document.choices or []
         for choice in choices:
@@ -378,12 +379,13 @@ def taps_for(
             judge.of_choices = UsageOfChoices(ask.choices, 1 if ask.endpoint.has_messages else _inputs(ask.prompt))
     else:
         judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names, whole_usage=not of_each)
-        if ask.endpoint is Endpoint.EMBEDDINGS:
-            judge.vectors = _inputs(ask.prompt)
+        judge.items = ask.items
     taps: list[Tap] = [judge]
     guard = guard_tap(ask, story, judge, detectors)
     if guard is not None:
         taps.append(guard)
+    if ask.endpoint.rewritten:
+        return ReplyChain([judge, RerankTap(ask, story, judge)], judge)
     # an engine with several names for its model answers in whichever it likes
     if story.asked.model != engine_model or (names is not None and len(names) > 1):
         taps.append(RenameTap({engine_model, *(names or ())}, story.asked.model))
@@ -395,7 +397,7 @@ def taps_for(
 
 
 def _inputs(value: bytes) -> int:
-    """The number of inputs that the checked `input` of a request for embeddings holds."""
+    """The number of prompts that a checked `prompt` holds."""
     if not value.startswith(b"["):
         return 1
     inputs = _decode_inputs(value)

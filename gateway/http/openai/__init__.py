@@ -4,6 +4,7 @@
 backend's dialect writes its own name for it) and without fields that steer engines. `interpret` knows no tenant and no backend.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -82,7 +83,8 @@ def interpret(
             continue
         if value is not None and (check := find_check(field)) is not None and check(value, field):
             changed = True
-    for field in endpoint.prompt_fields:
+    prompt_fields = _prompt_fields(endpoint, document) if endpoint.alternatives else endpoint.prompt_fields
+    for field in prompt_fields:
         if document.get(field) is None:
             if template is None:
                 raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{field}'.", param=field)
@@ -99,11 +101,14 @@ def interpret(
         cap = output_cap(document, endpoint)
     n = document.get("n")
     choices = n if type(n) is int else 1
-    if form.prompts is not None:
-        choices = choices * len(form.prompts(document)) if endpoint.generates else 0
+    if not endpoint.generates:
+        choices = 0
+    elif form.prompts is not None:
+        choices *= len(form.prompts(document) or ())
     names = frozenset(document)
     size = form.size(document, len(body))
-    prompt_field = endpoint.prompt_fields[0]
+    items = 0 if form.items is None else form.items(document)
+    prompt_field = prompt_fields[0]
     linked = image_links(document[prompt_field]) if links and size.media else ()
     value = document.pop(prompt_field)
     rest = _encode(document)
@@ -134,7 +139,22 @@ def interpret(
         cache,
         guards,
         document.get("metadata"),
+        items,
     )
+
+
+def _prompt_fields(endpoint: Endpoint, document: Mapping[str, object]) -> tuple[str, ...]:
+    """The set of prompt fields that the document has, of those between which callers choose; the endpoint's first where it has none.
+
+    Raises:
+        Fault: INVALID_VALUE where it has fields of several sets, of which engines read one or the other.
+    """
+    sets = (endpoint.prompt_fields, *endpoint.alternatives)
+    given = [(fields, sent) for fields in sets if (sent := [field for field in fields if document.get(field) is not None])]
+    if len(given) > 1:
+        either = ", or ".join([" and ".join([f"'{field}'" for field in fields[::-1]]) for fields in sets])
+        refuse(f"Send either {either}, not both.", given[1][1][0])
+    return given[0][0] if given else endpoint.prompt_fields
 
 
 def _cut_out(field: str, parsed: dict[str, object], canonical: bytes, others: dict[str, object], rest: bytes) -> bytes:
@@ -172,7 +192,7 @@ def check_caps(ask: Ask, caps: RequestCaps) -> None:
         Fault: INVALID_VALUE with the path of the field.
     """
     checks = forms_for(caps, links=bool(ask.image_links))[ask.endpoint].checks
-    field = ask.endpoint.prompt_fields[0]
+    field = ask.prompt_field
     prompt, others = msgspec.json.decode(ask.prompt), behind_prompt(ask)
     if caps.depth < MAX_DEPTH:
         check_depth({field: prompt, **others}, caps.depth)

@@ -125,16 +125,25 @@ def _thinking(check_schema: Check) -> Check:
 _switch_type = one_of("enabled", "disabled")
 
 
+def template_fields(caps: RequestCaps) -> dict[str, Check]:
+    """The checks of the fields that a chat template and the processing of media read."""
+    media_kwargs = _media_kwargs(caps.media_kwargs_bytes)
+    return {
+        "chat_template_kwargs": _template_kwargs(caps),
+        "mm_processor_kwargs": media_kwargs,
+        "media_io_kwargs": media_kwargs,
+        "continue_final_message": flag,
+        "add_generation_prompt": flag,
+    }
+
+
 def chat(caps: RequestCaps, *, links: bool = False) -> Mapping[str, Check]:
     """The checks under a policy's caps, by field name; `links` as for `messages`."""
     check_schema = schema(caps.schema_bytes, caps.schema_depth)
     function = _function(check_schema, text(caps.name_chars, "name_chars"))
-    media_kwargs = _media_kwargs(caps.media_kwargs_bytes)
     return {
         **generation(caps),
-        "chat_template_kwargs": _template_kwargs(caps),
-        "mm_processor_kwargs": media_kwargs,
-        "media_io_kwargs": media_kwargs,
+        **template_fields(caps),
         "enable_thinking": flag,
         "thinking": either(flag, _thinking(check_schema), bool),
         "messages": messages(caps, links=links),
@@ -145,8 +154,6 @@ def chat(caps: RequestCaps, *, links: bool = False) -> Mapping[str, Check]:
         "tool_choice": either(one_of("none", "auto", "required"), _tool_choice, str),
         "parallel_tool_calls": flag,
         "functions": each(caps.tools, function, cap="tools"),
-        "continue_final_message": flag,
-        "add_generation_prompt": flag,
     }
 
 

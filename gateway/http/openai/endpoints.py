@@ -12,7 +12,8 @@ from domain.ask import Endpoint
 from gateway.http.openai.chat import chat, chat_size
 from gateway.http.openai.checks import Accepted, Check, accepted_values
 from gateway.http.openai.completions import completions, completions_prompts, completions_size
-from gateway.http.openai.embeddings import embeddings, embeddings_prompts, embeddings_size
+from gateway.http.openai.embeddings import classify, embeddings, pooled_items, pooled_prompts, pooled_size, pooling
+from gateway.http.openai.rerank import pair_prompts, rerank, rerank_items, rerank_size, score, score_items, score_size
 from gateway.http.openai.sizes import PromptSize
 from policies.caps import USUAL_CAPS, RequestCaps
 
@@ -29,22 +30,33 @@ class EndpointForm(msgspec.Struct, frozen=True, kw_only=True):
     """The values that need no call of their field's check."""
     size: Callable[[Document, int], PromptSize]
     """The size of the prompt, from the document and the bytes of the body."""
-    prompts: Callable[[Document], Sequence[object]] | None = None
-    """The prompts as an engine tokenises them, each a text or token ids; None where a chat template makes the prompt of messages."""
+    prompts: Callable[[Document], Sequence[object] | None] | None = None
+    """The prompts as an engine tokenises them, each a text or token ids, or None for a document of which only engines know; None where a
+    chat template makes the prompt of messages."""
+    items: Callable[[Document], int] | None = None
+    """`Ask.items` of the document; None where tokens are generated."""
 
 
 @lru_cache(maxsize=1024)
 def forms_for(caps: RequestCaps, *, links: bool = False) -> Mapping[Endpoint, EndpointForm]:
     """The rows of all endpoints under a policy's caps; `links` says whether an image of a chat may stand as a URL."""
-    of_chats, of_completions, of_embeddings = chat(caps, links=links), completions(caps), embeddings(caps)
+
+    def form(
+        checks: Mapping[str, Check],
+        size: Callable[[Document, int], PromptSize],
+        prompts: Callable[[Document], Sequence[object] | None] | None = None,
+        items: Callable[[Document], int] | None = None,
+    ) -> EndpointForm:
+        return EndpointForm(checks=checks, accepted=accepted_values(checks), size=size, prompts=prompts, items=items)
+
     return {
-        Endpoint.CHAT: EndpointForm(checks=of_chats, accepted=accepted_values(of_chats), size=chat_size),
-        Endpoint.COMPLETIONS: EndpointForm(
-            checks=of_completions, accepted=accepted_values(of_completions), size=completions_size, prompts=completions_prompts
-        ),
-        Endpoint.EMBEDDINGS: EndpointForm(
-            checks=of_embeddings, accepted=accepted_values(of_embeddings), size=embeddings_size, prompts=embeddings_prompts
-        ),
+        Endpoint.CHAT: form(chat(caps, links=links), chat_size),
+        Endpoint.COMPLETIONS: form(completions(caps), completions_size, completions_prompts),
+        Endpoint.EMBEDDINGS: form(embeddings(caps, links=links), pooled_size, pooled_prompts, pooled_items),
+        Endpoint.RERANK: form(rerank(caps), rerank_size, pair_prompts, rerank_items),
+        Endpoint.SCORE: form(score(caps), score_size, pair_prompts, score_items),
+        Endpoint.CLASSIFY: form(classify(caps, links=links), pooled_size, pooled_prompts, pooled_items),
+        Endpoint.POOLING: form(pooling(caps, links=links), pooled_size, pooled_prompts, pooled_items),
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from backends.dialects import DIALECTS, body_for, fit, model_asked
 from domain.ask import Endpoint
+from domain.faults import Fault, Kind
 from domain.priority import Class
 from gateway.config.settings import PoolSettings
 from gateway.http.openai import interpret
@@ -52,6 +53,36 @@ def test_requests_are_salted_where_the_engine_takes_it() -> None:
     assert salted["vllm"] == salted["sglang"] == every
     assert (salted["trtllm"], salted["dynamo"]) == ({"CHAT"}, {"CHAT", "COMPLETIONS"})
     assert salted["tgi"] == salted["triton"] == salted["llamacpp"] == salted["openai"] == set()
+
+
+def routed(name: str, endpoint: Endpoint, **fields: Any) -> str:
+    """The engine's path of the smallest request, or the field that is blamed where it has none."""
+    body = fields or json.loads(endpoint.probe)
+    try:
+        return DIALECTS[name].path_of(interpret(endpoint, json.dumps({"model": "m", **body}).encode()))
+    except Fault as fault:
+        return f"{fault.kind is Kind.UNSUPPORTED_PARAMETER and fault.param}"
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_each_endpoint_has_a_path_at_an_engine_or_a_clear_fault(name: str) -> None:
+    paths = {endpoint.word: routed(name, endpoint) for endpoint in Endpoint if not endpoint.generates}
+    own = {endpoint.word: endpoint.path for endpoint in Endpoint if not endpoint.generates}
+    lacks = dict.fromkeys(own, "model")
+    assert paths == {
+        "vllm": own,
+        "openai": own,
+        "sglang": {**own, "classify": "/v1/classify", "score": "model", "pooling": "model"},
+        "llamacpp": {**lacks, "embeddings": "/v1/embeddings", "rerank": "/v1/rerank"},
+        "tgi": lacks,
+    }.get(name, {**lacks, "embeddings": "/v1/embeddings"})
+
+
+def test_messages_in_place_of_an_input_go_to_engines_that_read_them() -> None:
+    messages = [{"role": "user", "content": "x"}]
+    asked = {name: routed(name, Endpoint.EMBEDDINGS, messages=messages) for name in DIALECTS}
+    assert {name for name, path in asked.items() if path == "/v1/embeddings"} == {"vllm", "openai"}
+    assert {path for path in asked.values()} == {"/v1/embeddings", "messages", "model"}
 
 
 STEERING = {

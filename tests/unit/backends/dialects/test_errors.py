@@ -88,7 +88,7 @@ def test_other_words_for_a_prompt_that_is_too_long(
 ) -> None:
     fault = fault_at(400, nested(message), endpoint=endpoint)
     assert (fault.kind, fault.param) == (Kind.CONTEXT_TOO_LONG, param)
-    assert re.findall(r"\d+", fault.message) == [n for n in (limit, count) if n]
+    assert re.findall(r"\d+", fault.message.replace(param, "")) == [n for n in (limit, count) if n]
 
 
 def test_a_newer_wording_for_too_many_output_tokens() -> None:

@@ -71,6 +71,31 @@ async def test_the_kind_of_request_is_found_and_remembered() -> None:
     assert asked == [b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/embeddings"]
 
 
+@pytest.mark.parametrize(
+    ("dialect", "path", "body"),
+    [
+        ("sglang", b"/v1/rerank", b'[{"score":0.1,"index":0}]'),
+        ("llamacpp", b"/v1/rerank", b'{"model":"m","results":[{"index":0,"relevance_score":0.1}]}'),
+        ("sglang", b"/v1/classify", b'{"model":"m","data":[{"index":0,"probs":[1.0]}]}'),
+        ("vllm", b"/v1/score", b'{"model":"m","data":[{"index":0,"score":0.1}]}'),
+        ("vllm", b"/classify", b'{"model":"m","data":[{"index":0,"probs":[1.0]}]}'),
+        ("vllm", b"/pooling", b'{"model":"m","data":[{"index":0,"data":[0.1]}]}'),
+    ],
+)
+async def test_engines_that_score_classify_or_pool_are_probed_with_what_they_do(dialect: str, path: bytes, body: bytes) -> None:
+    asked: list[bytes] = []
+
+    async def scorer(peer: Peer) -> None:
+        while request := await peer.request():
+            asked.append(request.split(b" ")[1])
+            status, answer = (200, body) if asked[-1] == path else (404, b'{"detail":"Not Found"}')
+            await peer.send(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(answer), answer))
+
+    async with scripted(scorer) as server:
+        assert await probed(server.url, dialect=dialect, times=2) == ProbeResult(ProbeOutcome.TOKEN)
+    assert asked[-2:] == [path, path]
+
+
 async def test_an_engine_with_several_names_answers_in_its_first_and_is_believed() -> None:
     async with SimEngine(SimSettings(models=("first", "m"), speed=1000)) as sim:
         sim.misbehave([FaultRule("wrong_model")])

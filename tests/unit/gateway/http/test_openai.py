@@ -9,12 +9,14 @@ from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
 from gateway.http.openai.controls import CONTROLS
+from gateway.http.openai.rerank import PAIR_BYTES
 
 HI = [{"role": "user", "content": "hi"}]
 MINIMAL: dict[Endpoint, dict[str, Any]] = {
     Endpoint.CHAT: {"messages": HI},
     Endpoint.COMPLETIONS: {"prompt": "hi"},
     Endpoint.EMBEDDINGS: {"input": "hi"},
+    **{endpoint: json.loads(endpoint.probe) for endpoint in Endpoint if not endpoint.kept},
 }
 
 
@@ -37,7 +39,8 @@ def test_the_least_request(endpoint: Endpoint) -> None:
     assert json.loads(got.fields) == MINIMAL[endpoint]
     assert (got.stream, got.include_usage, got.max_output_tokens) == (False, False, None)
     assert got.choices == (1 if endpoint.generates else 0)
-    assert got.prompt_bytes == len(body)
+    pairs = len(endpoint.prompt_fields) > 1
+    assert got.prompt_bytes == len(body) + (PAIR_BYTES if pairs else 0)
 
 
 @pytest.mark.req("R30")

@@ -626,3 +626,72 @@ def test_missing_vectors_end_a_long_reply_short() -> None:
     assert made.feed(body) != b""
     assert made.end() == b""
     assert made.fault is not None and "120 of 121" in (made.fault.detail or "")
+
+
+def judged(endpoint: Endpoint, request: dict[str, object], reply: object) -> Tap:
+    """A reply to a request for which nothing is generated."""
+    ask = interpret(endpoint, json.dumps({"model": "m", **request}).encode())
+    made = taps_for(ask, with_facts(Story("r", 0.0, 0.0, 0.0), model="m"), lambda: 1.0, "m", None)
+    made.feed(json.dumps(reply).encode())
+    made.end()
+    return made
+
+
+PAIRS = {"text_1": "a", "text_2": ["b", "c"]}
+INPUTS = {"input": ["a", "b"]}
+DOCUMENTS = {"query": "q", "documents": ["a", "b"]}
+RANKED = [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": -1}]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "request_", "reply", "tokens"),
+    [
+        (Endpoint.SCORE, PAIRS, {"data": [{"score": 0}, {"score": -0.5}], "usage": {"total_tokens": 7}}, 7),
+        (Endpoint.SCORE, PAIRS, {"data": [{"score": 0}, {"score": 1}], "usage": {"prompt_tokens": 5, "total_tokens": 7}}, 5),
+        (Endpoint.CLASSIFY, INPUTS, {"data": [{"probs": [1.0]}, {"probs": [0.5, 0.5]}]}, None),
+        (Endpoint.POOLING, INPUTS, {"data": [{"data": [[0.5]]}, {"data": "AAAA"}]}, None),
+        (Endpoint.RERANK, DOCUMENTS, {"results": RANKED, "usage": {"total_tokens": 9}}, 9),
+        (Endpoint.RERANK, {**DOCUMENTS, "top_n": 1}, {"results": RANKED[:1]}, None),
+        (Endpoint.RERANK, DOCUMENTS, [{"index": at, "score": 0.1, "meta_info": {"prompt_tokens": 4}} for at in (1, 0)], 8),
+        (Endpoint.RERANK, DOCUMENTS, [{"index": 1, "score": 0.1, "meta_info": {"prompt_tokens": 4}}, {"index": 0, "score": 0}], None),
+    ],
+)
+def test_scores_are_whole_and_their_usage_is_read(
+    endpoint: Endpoint, request_: dict[str, object], reply: object, tokens: int | None
+) -> None:
+    made = judged(endpoint, request_, reply)
+    assert made.fault is None
+    assert (made.usage and made.usage.prompt_tokens) == tokens  # type: ignore[attr-defined]  # every chain of an attempt has it
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "request_", "reply"),
+    [
+        (Endpoint.SCORE, PAIRS, {"data": [{"score": 0}]}),
+        (Endpoint.SCORE, PAIRS, {"data": [{"score": 0}, {"score": None}]}),
+        (Endpoint.SCORE, PAIRS, {"scores": [[0.1], [0.2]]}),
+        (Endpoint.SCORE, PAIRS, [{"score": 0}, {"score": 1}]),
+        (Endpoint.CLASSIFY, INPUTS, {"data": [{"probs": [1.0]}, {"label": "a"}]}),
+        (Endpoint.POOLING, INPUTS, {"data": [{"data": [0.5]}, {"data": None}]}),
+        (Endpoint.RERANK, DOCUMENTS, {"results": RANKED[:1]}),
+        (Endpoint.RERANK, DOCUMENTS, {"results": []}),
+        (Endpoint.RERANK, DOCUMENTS, {"results": [RANKED[0], RANKED[0]]}),
+        (Endpoint.RERANK, DOCUMENTS, {"results": [RANKED[0], {**RANKED[1], "index": 2}]}),
+        (Endpoint.RERANK, DOCUMENTS, {"results": [RANKED[0], {**RANKED[1], "index": -1}]}),
+        (Endpoint.RERANK, DOCUMENTS, []),
+        (Endpoint.RERANK, DOCUMENTS, {"error": {"message": "x"}, "results": RANKED}),
+    ],
+)
+def test_missing_scores_are_the_engines_fault(endpoint: Endpoint, request_: dict[str, object], reply: object) -> None:
+    assert judged(endpoint, request_, reply).fault is not None
+
+
+def test_a_long_order_of_documents_is_held_whole_and_written_anew() -> None:
+    text = "long " * 200_000
+    reply = [{"index": at, "score": at / 2, "document": text, "meta_info": {"prompt_tokens": 4}} for at in (0, 1)]
+    ask = interpret(Endpoint.RERANK, json.dumps({"model": "m", "query": "q", "documents": [text, "b"]}).encode())
+    made = taps_for(ask, with_facts(Story("r", 0.0, 0.0, 0.0), model="m"), lambda: 1.0, "m", None)
+    body = json.dumps(reply).encode()
+    assert [made.feed(body[at : at + 65_536]) for at in range(0, len(body), 65_536)] == [b""] * -(-len(body) // 65_536)
+    assert [row["index"] for row in json.loads(made.end())["results"]] == [1, 0]
+    assert made.usage is not None and made.usage.prompt_tokens == 8

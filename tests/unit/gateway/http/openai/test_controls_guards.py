@@ -10,11 +10,7 @@ from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
 from gateway.http.openai.controls import MAX_GUARDS
 
-BODIES: dict[Endpoint, dict[str, Any]] = {
-    Endpoint.CHAT: {"messages": [{"role": "user", "content": "hi"}]},
-    Endpoint.COMPLETIONS: {"prompt": "hi"},
-    Endpoint.EMBEDDINGS: {"input": "hi"},
-}
+BODIES: dict[Endpoint, dict[str, Any]] = {endpoint: json.loads(endpoint.probe) for endpoint in Endpoint}
 
 
 def ask(endpoint: Endpoint = Endpoint.CHAT, **more: Any) -> Ask:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from domain.ask import PROMPT_FIELDS, Endpoint
+from gateway.http.edge.reply_document import VALUE_BEGINS
 from gateway.http.openai import interpret
 from gateway.http.openai.endpoints import FORMS
 
@@ -31,4 +32,22 @@ def test_prompts_are_listed_where_no_template_makes_them(endpoint: Endpoint) -> 
     prompts = FORMS[endpoint].prompts
     assert (prompts is None) == endpoint.has_messages
     if prompts is not None:
-        assert prompts(json.loads(endpoint.probe))
+        # of a pair, only the engine knows what text it makes
+        assert bool(prompts(json.loads(endpoint.probe))) == (len(endpoint.prompt_fields) == 1)
+
+
+@pytest.mark.parametrize("endpoint", Endpoint)
+def test_items_are_counted_where_nothing_is_generated(endpoint: Endpoint) -> None:
+    items = FORMS[endpoint].items
+    assert (items is None) == endpoint.generates == (not endpoint.item_fields)
+    if items is not None:
+        assert items(json.loads(endpoint.probe)) == 1
+
+
+def test_no_path_leads_to_two_endpoints() -> None:
+    paths = [path for endpoint in Endpoint for path in (endpoint.path, *endpoint.aliases)]
+    assert len(paths) == len(set(paths))
+
+
+def test_items_of_replies_have_values_that_are_known() -> None:
+    assert {field for endpoint in Endpoint for field in endpoint.item_fields} == VALUE_BEGINS.keys()

@@ -1,0 +1,374 @@
+"""Routes for which nothing is generated, through a whole gateway: a table of routes and of what holds on every route.
+
+A cell that says nothing of a route has its reason in `NOT_HERE`.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from backends.simengine import FaultRule, SimEngine, SimSettings
+from domain.ask import Endpoint
+from gateway.placement.explain import Would, supposed
+from gateway.telemetry.access_log import line_of
+from tenancy.limits import Level, Limit, Meter, Scope, Window
+from tenancy.rights import Rights
+from tests.gateway_harness import Gateway, gateway
+
+SIM = SimSettings(models=("sim",), speed=2000)
+MAIL = "ann@corp.io"
+MAILS = {"id": "mails", "kind": "pii", "types": ["email"], "mode": "redact", "on": ["input", "documents"]}
+WORDS = {"id": "words", "kind": "words", "words": ["open sesame"], "mode": "block", "on": ["input", "documents"]}
+ACME = Scope(Level.TENANT, "acme")
+MESSAGES = [{"role": "user", "content": "the red fox"}]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One row of the table: a request, the places of its texts, and its reply."""
+
+    endpoint: Endpoint
+    body: dict[str, Any]
+    texts: tuple[str, ...]
+    """The members that a guard rule has to read, each a text or a list whose last item is one."""
+    of_items: dict[str, type]
+    """The members of an item of the reply."""
+    items: int
+    paths: tuple[str, ...] = ()
+    """Further paths."""
+    id: str = field(default="")
+
+
+ROUTES = [
+    Route(
+        Endpoint.EMBEDDINGS,
+        {"input": ["the red fox", "a cat"], "encoding_format": "base64", "dimensions": 8},
+        ("input",),
+        {"index": int, "embedding": str},
+        2,
+        ("/openai/v1/embeddings",),
+    ),
+    Route(
+        Endpoint.RERANK,
+        {"query": "red fox", "documents": ["a cat", "the red fox"]},
+        ("query", "documents"),
+        {"index": int, "relevance_score": float, "document": dict},
+        2,
+        ("/rerank", "/v2/rerank", "/v1/rerank/", "/openai/v1/rerank"),
+    ),
+    Route(
+        Endpoint.SCORE,
+        {"text_1": "red fox", "text_2": ["a cat", "the red fox"]},
+        ("text_1", "text_2"),
+        {"index": int, "object": str, "score": float},
+        2,
+        ("/score",),
+    ),
+    Route(
+        Endpoint.SCORE,
+        {"queries": ["red fox", "cat"], "documents": ["a cat", "the red fox"]},
+        ("queries", "documents"),
+        {"index": int, "object": str, "score": float},
+        2,
+        id="score-documents",
+    ),
+    Route(
+        Endpoint.CLASSIFY,
+        {"input": ["the red fox", "a cat"]},
+        ("input",),
+        {"index": int, "label": str, "probs": list, "num_classes": int},
+        2,
+        ("/v1/classify",),
+    ),
+    Route(Endpoint.POOLING, {"input": ["the red fox", "a cat"]}, ("input",), {"index": int, "object": str, "data": list}, 2),
+    Route(Endpoint.EMBEDDINGS, {"messages": MESSAGES}, ("messages",), {"index": int, "embedding": list}, 1, id="embeddings-messages"),
+    Route(Endpoint.CLASSIFY, {"messages": MESSAGES}, ("messages",), {"index": int, "probs": list}, 1, id="classify-messages"),
+    Route(Endpoint.POOLING, {"messages": MESSAGES}, ("messages",), {"index": int, "data": list}, 1, id="pooling-messages"),
+]
+
+Feature = Callable[[Route], Awaitable[None]]
+
+
+def policy(**fields: Any) -> dict[str, Any]:
+    return {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "expose_headers": True, **fields}
+
+
+async def send(client: httpx.AsyncClient, route: Route, path: str = "", **fields: Any) -> httpx.Response:
+    return await client.post(path or route.endpoint.path, json={"model": "sim", **route.body, **fields})
+
+
+def with_text(value: Any, text: str) -> Any:
+    """The value of a member with `text` in place of its last text."""
+    if isinstance(value, str):
+        return text
+    return [*value[:-1], {**value[-1], "content": text} if isinstance(value[-1], dict) else text]
+
+
+def place(name: str, value: Any) -> str:
+    """The path of that text."""
+    if isinstance(value, str):
+        return name
+    return f"{name}[{len(value) - 1}]" + (".content" if isinstance(value[-1], dict) else "")
+
+
+async def used(running: Gateway, meter: Meter) -> tuple[int, int]:
+    """What is used and held of a limit of acme's."""
+    grant = running.deps.live.directory.grant(running.deps.live.directory.keys.authenticate(running.keys["acme"], 0.0).key_id, 0.0)  # type: ignore[union-attr]  # the harness made the key
+    states = [state for group in grant.groups("sim") for state in await running.deps.counters.look(group)]
+    return next((state.used, state.held) for state in states if state.line.meter == meter)
+
+
+async def answers(route: Route) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        for path in (route.endpoint.path, *route.paths):
+            reply = await send(client, route, path)
+            assert reply.status_code == 200, reply.text
+            body = reply.json()
+            assert body["model"] == "sim"
+            items = body[route.endpoint.reply_field]
+            assert len(items) == route.items
+            for item in items:
+                assert {name: type(item.get(name)) for name in route.of_items} == route.of_items
+            assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 0
+        assert {record.endpoint for record in await running.recorded(1 + len(route.paths))} == {route.endpoint.path}
+        assert {received.path for received in engine.received} == {route.endpoint.path}
+
+
+async def unknown_fields_go_on(route: Route) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        await send(client, route, foo=[1], truncate_prompt_tokens=9, user="ann", priority=-9, cache_salt="mine")
+        sent = json.loads(engine.received[0].body)
+        assert (sent["foo"], sent["truncate_prompt_tokens"]) == ([1], 9)
+        assert "priority" not in sent
+        assert sent.get("cache_salt") != "mine"
+        assert (await running.recorded(1))[0].user == "ann"
+
+
+async def requests_are_limited(route: Route) -> None:
+    limits = [Limit(ACME, Meter.REQUESTS, Window.MINUTE, 1)]
+    async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
+        assert (await send(client, route)).headers["x-ratelimit-remaining-requests"] == "0"
+        assert (await send(client, route)).status_code == 429
+        assert len(engine.received) == 1
+
+
+async def tokens_are_held_and_settled_as_reported(route: Route) -> None:
+    limits = [Limit(ACME, Meter.TOKENS, Window.DAY, 100_000)]
+    async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
+        total = (await send(client, route)).json()["usage"]["total_tokens"]
+        record = (await running.recorded(1))[0]
+        assert await used(running, Meter.TOKENS) == (total, 0)
+        assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (total, 0)
+        assert (record.closing, record.reported) == ("settle", "")
+
+
+async def what_no_limit_has_room_for_is_refused(route: Route) -> None:
+    limits = [Limit(ACME, Meter.TOKENS, Window.DAY, 2)]
+    async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
+        assert (await send(client, route)).status_code in (400, 429)
+        assert not engine.received
+
+
+async def without_a_report_the_estimate_stands(route: Route) -> None:
+    limits = [Limit(ACME, Meter.TOKENS, Window.DAY, 100_000)]
+    async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
+        engine.inject([FaultRule("no_usage")])
+        assert (await send(client, route)).status_code == 200
+        await running.recorded(1)
+        charged, held = await used(running, Meter.TOKENS)
+        assert charged > 0
+        assert held == 0
+
+
+async def policies_know_the_endpoint(route: Route) -> None:
+    rules = [{"name": "these", "if": f'endpoint == "{route.endpoint.word}"', "then": {"class": "batch"}}]
+    policies = [policy(rules=rules), {**policy(), "tenant": "bolt", "models": [{"name": "other", "pool": "chat"}]}]
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=policies) as running:
+        async with running.client() as client, running.client("bolt") as other:
+            assert (await send(client, route)).status_code == 200
+            assert (await send(other, route)).status_code == 404
+        first = (await running.recorded(2))[0]
+        assert (first.rule, first.priority_class) == ("these", "batch")
+
+
+async def rights_know_the_endpoint(route: Route) -> None:
+    other = Endpoint.CHAT.path
+    for allowed, status in ((route.endpoint.path, 200), (other, 403)):
+        rights = {"acme": Rights(endpoints=frozenset({allowed}))}
+        async with SimEngine(SIM) as engine, gateway(engine.url, rights=rights) as running, running.client() as client:
+            assert (await send(client, route)).status_code == status
+
+
+async def guards_read_every_text(route: Route) -> None:
+    policies = [policy(guards={"rules": [MAILS, WORDS]})]
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=policies) as running, running.client() as client:
+        for name in route.texts:
+            changed = {name: with_text(route.body[name], f"to {MAIL}")}
+            assert (await send(client, route, **changed)).status_code == 200
+            sent = engine.received[-1].body
+            assert b"to [EMAIL]" in sent
+            assert MAIL.encode() not in sent
+            blocked = await send(client, route, **{name: with_text(route.body[name], "Open sesame!")})
+            assert (blocked.status_code, blocked.json()["error"]["param"]) == (400, place(name, route.body[name]))
+        assert len(engine.received) == len(route.texts)
+
+
+async def the_record_the_log_and_the_metrics_tell_of_it(route: Route) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        reply = await send(client, route)
+        record = (await running.recorded(1))[0]
+        assert (record.outcome, record.status, record.endpoint, record.pool) == ("ok", 200, route.endpoint.path, "chat")
+        line = json.loads(line_of(record))
+        assert (line["endpoint"], line["status"]) == (route.endpoint.path, 200)
+        running.metrics.observe(record)
+        families = running.metrics.snapshot().families.values()
+        assert any(route.endpoint.path in labels for rows in families for labels, _ in rows), "labelled by its path"
+        explained = running.deps.decisions.find(reply.headers["x-tidegate-request-id"])
+        assert explained is not None
+        assert explained.pool == "chat"
+
+
+async def it_can_be_asked_where_it_would_go(route: Route) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running:
+        told = await supposed(Would("acme", route.endpoint.path, json.dumps({"model": "sim", **route.body}).encode()), running.deps)
+        assert told.refusal is None
+        assert told.explained is not None
+        assert not engine.received
+
+
+async def a_failing_engine_costs_no_answer(route: Route) -> None:
+    for fault in ("status_500", "plain_not_json", "plain_error_200", "wrong_model", "close_before_headers"):
+        async with SimEngine(SIM) as one, SimEngine(SIM) as two, gateway(one.url, two.url) as running, running.client() as client:
+            one.inject([FaultRule(fault)])
+            sent = 0
+            while not one.received and sent < 20:
+                sent += 1
+                assert (await send(client, route)).status_code == 200, fault
+            assert len(one.received) + len(two.received) == sent + 1, "the failed attempt was one more"
+
+
+async def what_the_engine_lacks_is_said(route: Route) -> None:
+    sim = SimSettings(models=("sim",), dialect="sglang", speed=2000)
+    async with SimEngine(sim) as engine, gateway(engine.url, pool={"dialect": "sglang"}) as running, running.client() as client:
+        reply = await send(client, route)
+        has = route.endpoint in (Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.CLASSIFY) and "messages" not in route.body
+        assert reply.status_code == (200 if has else 400), reply.text
+        assert len(engine.received) == has
+        if has:
+            assert reply.json()["usage"]["prompt_tokens"] > 0
+        else:
+            assert reply.json()["error"]["code"] == "unsupported_parameter"
+            assert reply.json()["error"]["param"] == (
+                "messages" if route.id == "embeddings-messages" or "classify" in route.id else "model"
+            )
+
+
+async def the_cache_keeps_only_embeddings(route: Route) -> None:
+    policies = [policy(cache={})]
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=policies) as running, running.client() as client:
+        replies = [await send(client, route) for _ in range(2)]
+        assert [reply.status_code for reply in replies] == [200, 200]
+        bypassed = {reply.headers.get("x-tidegate-cache") for reply in replies} == {"bypass:endpoint"}
+        assert bypassed == (not route.endpoint.kept)
+        assert len(engine.received) == (2 if bypassed else 1)
+
+
+async def nothing_is_streamed(route: Route) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        reply = await send(client, route, stream=True)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "stream")
+        assert not engine.received
+
+
+FEATURES: list[Feature] = [
+    answers,
+    unknown_fields_go_on,
+    requests_are_limited,
+    tokens_are_held_and_settled_as_reported,
+    what_no_limit_has_room_for_is_refused,
+    without_a_report_the_estimate_stands,
+    policies_know_the_endpoint,
+    rights_know_the_endpoint,
+    guards_read_every_text,
+    the_record_the_log_and_the_metrics_tell_of_it,
+    it_can_be_asked_where_it_would_go,
+    a_failing_engine_costs_no_answer,
+    what_the_engine_lacks_is_said,
+    the_cache_keeps_only_embeddings,
+    nothing_is_streamed,
+]
+NOT_HERE: dict[str, str] = {
+    "guards of answers": "nothing is generated, so there is no text that a model wrote; the texts in a reply are those of the request",
+    "fallback by finish reason": "a reply has no finish reason",
+    "prefix routing": "an engine keeps no prefix of these requests, or none that a later one could use",
+    "registry prompts": "they are messages of a chat to answer",
+}
+"""Features that the table leaves out, each with its reason."""
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.__name__)
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.id or route.endpoint.word)
+async def test_every_route_has_every_feature(route: Route, feature: Feature) -> None:
+    await feature(route)
+
+
+def test_the_table_has_a_row_for_every_route_and_every_alternative() -> None:
+    rows = {(row.endpoint, tuple(sorted(row.body.keys() - {"encoding_format", "dimensions"}))) for row in ROUTES}
+    wanted = {
+        (endpoint, tuple(sorted(fields)))
+        for endpoint in Endpoint
+        if not endpoint.generates
+        for fields in (endpoint.prompt_fields, *endpoint.alternatives)
+    }
+    assert rows == wanted
+    assert {path for row in ROUTES for path in row.paths} >= {alias for endpoint in Endpoint for alias in endpoint.aliases}
+    assert all(NOT_HERE.values())
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+async def test_jinas_and_coheres_clients_get_one_shape_from_every_engine(dialect: str) -> None:
+    sim = SimSettings(models=("sim",), dialect=dialect, speed=2000)
+    async with SimEngine(sim) as engine, gateway(engine.url, pool={"dialect": dialect}) as running, running.client() as client:
+        documents = ["a cat", {"text": "the red fox", "title": "t"}, "red"]
+        body = {"model": "sim", "query": "red fox", "documents": documents, "top_n": 2}
+        cohere = (await client.post("/v2/rerank", json={**body, "return_documents": False})).json()
+        jina = (await client.post("/v1/rerank", json=body)).json()
+        ranked = [{"index": 1, "relevance_score": 1.0}, {"index": 2, "relevance_score": 0.5}]
+        assert cohere["results"] == ranked
+        assert [{name: row[name] for name in ranked[0]} for row in jina["results"]] == ranked
+        assert [row["document"] for row in jina["results"]] == [{"text": "the red fox"}, {"text": "red"}]
+        records = await running.recorded(2)
+        assert [reply["id"] for reply in (cohere, jina)] == [f"rerank-{record.own_id}" for record in records]
+        assert jina["usage"] == {"prompt_tokens": 12, "total_tokens": 12}
+        assert cohere["meta"] == {"api_version": {"version": "2"}, "tokens": {"input_tokens": 12, "output_tokens": 0}}
+        assert [record.usage.prompt_tokens for record in records] == [12, 12]
+        assert json.loads(engine.received[0].body)["documents"] == ["a cat", "the red fox", "red"]
+
+
+@pytest.mark.parametrize("dialect", ["trtllm", "dynamo", "tgi", "llamacpp"])
+async def test_dialects_without_an_endpoint_say_so_before_any_engine_is_asked(dialect: str) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, pool={"dialect": dialect}, poll=False) as running, running.client() as client:
+        for route in ROUTES:
+            if route.endpoint in (Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING):
+                reply = await send(client, route)
+                assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+        assert not engine.received
+
+
+@pytest.mark.parametrize("fields", [{"messages": MESSAGES}, {"input": "the red fox"}], ids=["messages", "input"])
+async def test_the_field_that_the_caller_sent_is_blamed_for_a_prompt_that_is_too_long(fields: dict[str, Any]) -> None:
+    short = SimSettings(models=("sim",), speed=2000, max_model_len=2)
+    async with SimEngine(short) as engine, gateway(engine.url, poll=False) as running, running.client() as client:
+        reply = await client.post("/pooling", json={"model": "sim", **fields})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, next(iter(fields)))
+
+
+async def test_arguments_for_media_stay_closed() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        reply = await client.post("/v1/embeddings", json={"model": "sim", "messages": MESSAGES, "mm_processor_kwargs": {"size": 1}})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "mm_processor_kwargs")
+        assert not engine.received
