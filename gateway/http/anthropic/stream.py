@@ -75,11 +75,17 @@ class _ChunkChoice(ChatChoice, gc=False):
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_ChunkChoice]
     usage: ReportedUsage | None = None
+
+
+class _Frame(msgspec.Struct, gc=False):
+    """What all events of a chat say alike."""
+
     id: str = ""
     model: str = ""
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
+_decode_frame = msgspec.json.Decoder(_Frame).decode
 
 
 def _written(value: msgspec.Raw) -> bytes:
@@ -174,7 +180,26 @@ class MessageStream:
             chunk = _decode(payload)
         except NOT_A_REPLY as error:
             raise unusable_reply(str(error)) from None
-        out = b"" if self._model_id else self._begin(chunk)
+        if self._open == "text" and chunk.usage is None and len(chunk.choices) == 1:
+            # nearly every event adds a piece to the text before it, and does nothing else
+            delta = (choice := chunk.choices[0]).delta
+            if (
+                choice.finish_reason is None
+                and delta.tool_calls is None
+                and delta.reasoning is _ABSENT
+                and delta.reasoning_content is _ABSENT
+                and delta.refusal is _ABSENT
+                and (written := _written(delta.content))
+            ):
+                return _TEXT % (self._index, written)
+        return self._other_event(payload, chunk)
+
+    def _other_event(self, payload: bytes, chunk: _Chunk) -> bytes:
+        """An event that does more than to go on with the text."""
+        try:
+            out = b"" if self._model_id else self._begin(_decode_frame(payload))
+        except NOT_A_REPLY as error:
+            raise unusable_reply(str(error)) from None
         if chunk.usage is not None:
             self._usage = chunk.usage
         for choice in chunk.choices:
@@ -194,9 +219,9 @@ class MessageStream:
                 self._stop = choice
         return out
 
-    def _begin(self, chunk: _Chunk) -> bytes:
-        self._model_id = message_id(chunk.id)
-        return _START % (_encode(self._model_id), _encode(chunk.model), usage_of(None)) + PING
+    def _begin(self, frame: _Frame) -> bytes:
+        self._model_id = message_id(frame.id)
+        return _START % (_encode(self._model_id), _encode(frame.model), usage_of(None)) + PING
 
     def _piece(self, kind: str, form: bytes, written: bytes) -> bytes:
         """The events of a piece of text or thinking."""
@@ -255,7 +280,7 @@ class MessageStream:
 
     def _finish(self) -> bytes:
         """The last events: what was held, the end of the block, why the answer ended, and its tokens."""
-        out = b"" if self._model_id else self._begin(_Chunk([]))
+        out = b"" if self._model_id else self._begin(_Frame())
         held, self._held = self._held, []
         if held:
             out += self._close()
