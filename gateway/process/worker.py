@@ -63,6 +63,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
 from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
+from gateway.wiring.files import FileParts
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
@@ -227,6 +228,8 @@ class _Worker:
         books = self._books = LimitBooks(settings, stores.spend, self._usage)
         stack.push_async_callback(books.close)
         counters = await books.open(run_dir, lambda: deps.live.directory)
+        files = FileParts(settings)
+        stack.push_async_callback(files.close)
         answer_cache, close_answers = await answers_for(settings, pepper)
         stack.push_async_callback(close_answers)
         stack.push_async_callback(self._detectors.close)
@@ -248,6 +251,7 @@ class _Worker:
             guessed=await guessed_vocabularies_for(settings),
             answers=answer_cache,
             detectors=self._detectors,
+            files=files.service,
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)
@@ -276,7 +280,7 @@ class _Worker:
         await rollouts.look(deps.live)
         limits = books.loops(deps.pool_states.set_share, lambda: self._state == "draining")
         registered = _looking(adapters.look, PurgeWatch(stores.purges, deps.answers.purge).look)
-        loops = [*fleet.loops(), registered, *(tokens.loops() if tokens else ()), *limits]
+        loops = [*fleet.loops(), registered, *files.loops(self._index, deps.wall), *(tokens.loops() if tokens else ()), *limits]
         self._policies.follow(deps.live)
         await self._join_siblings(deps, fleet, stack)
         await self._take_copy(deps)
