@@ -54,7 +54,7 @@ class BatchSettings(Strict):
         default=50,
         ge=0,
         le=1000,
-        description="What a request of a batch costs, in percent of the price of its model; limits count the same.",
+        description="What a request of a batch costs, in percent of its model's price. Tokens and units count in full.",
     )
     max_in_flight: int = Field(default=16, ge=1, le=4096, description="Requests of batches that one worker has in flight, at most.")
     max_share: float = Field(

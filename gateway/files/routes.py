@@ -4,16 +4,17 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from domain.faults import Fault, Kind
+from gateway.batches.routes import cancel_batch, create_batch, list_batches, show_batch
 from gateway.deps import Deps
 from gateway.files.file_routes import create_file, delete_file, list_files, send_content, show_file
-from gateway.files.service import FILES, UPLOADS
+from gateway.files.service import BATCHES, FILES, UPLOADS
 from gateway.files.upload_routes import add_part, cancel_upload, complete_upload, create_upload
 from gateway.http.edge.exchange import Exchange
 from gateway.story import Story
 
 Handler = Callable[..., Awaitable[None]]
 
-STORED: Final = (FILES, UPLOADS)
+STORED: Final = (FILES, UPLOADS, BATCHES)
 """The beginnings of the paths of these routes."""
 
 _ROUTES: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
@@ -24,6 +25,9 @@ _ROUTES: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
     (UPLOADS, "{id}", "parts"): {"POST": add_part},
     (UPLOADS, "{id}", "complete"): {"POST": complete_upload},
     (UPLOADS, "{id}", "cancel"): {"POST": cancel_upload},
+    (BATCHES,): {"GET": list_batches, "POST": create_batch},
+    (BATCHES, "{id}"): {"GET": show_batch},
+    (BATCHES, "{id}", "cancel"): {"POST": cancel_batch},
 }
 
 
