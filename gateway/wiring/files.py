@@ -110,7 +110,9 @@ class FileParts:
         )
         beats = asyncio.ensure_future(holds.run(deps.counters))
         try:
-            await run_batches(service, parts, LineSlots(asked.max_in_flight, asked.max_share, deps), asked.look_every_s)
+            await run_batches(
+                service, parts, LineSlots(asked.max_in_flight, asked.max_share, deps, self._settings.workers), asked.look_every_s
+            )
         finally:
             beats.cancel()
             await asyncio.gather(beats, return_exceptions=True)
