@@ -15,6 +15,7 @@ from domain.faults import Fault, Kind
 from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.docs_links import linked
+from gateway.files.routes import STORED, is_stored, stored_handler
 from gateway.guards.coverage import check_guarded
 from gateway.http.anthropic.faults import render_refusal
 from gateway.http.anthropic.models import render_messages_model, render_messages_models
@@ -97,7 +98,7 @@ class DataPort:
                 _health(exchange)
                 return
             path, deployment = usual(head.path)
-            if path in INFERENCE or path in OWN or path in TRANSLATED or path.startswith(ONE_MODEL):
+            if path in INFERENCE or path in OWN or path in TRANSLATED or path.startswith(ONE_MODEL) or is_stored(path):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
             exchange.translation = self._translations.of(head)
@@ -157,16 +158,19 @@ class DataPort:
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
+        stored = is_stored(path)
         known = path in INFERENCE or path in OWN or path in TRANSLATED or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
-        if not known:
+        if not (known or stored):
             hint = instead_of(path) or "Routes are listed in docs/reference/api.md."
-            if "/v1" + path in (*INFERENCE, *TRANSLATED, *OWN):
+            if "/v1" + path in (*INFERENCE, *TRANSLATED, *OWN, *STORED):
                 hint = "Set base_url to end in /v1."
             elif path.startswith("/v1/v1/"):
                 hint = "The client adds /v1 itself: set its base URL to end before it."
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {linked(hint, self._deps.docs_url)}")
         if method == "OPTIONS" and b"origin" in head.headers:
             return self._preflight
+        if stored:
+            return stored_handler(path, method, self._deps)
         if path in INFERENCE or path in TRANSLATED or (path in OWN_POSTS and method != "POST"):
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only POST is allowed here.", detail="POST")
         if path in OWN_POSTS:
