@@ -119,6 +119,7 @@ class DataPort:
             if fault is None:
                 self.start(exchange)
                 return
+            exchange.translation = self._translations.of(exchange.head)
             story = open_story(exchange, self._deps)
             refuse(fault, exchange, story, self._deps)
             record(exchange, story, self._deps)

@@ -110,3 +110,12 @@ async def test_a_stream_that_breaks_ends_with_the_apis_error_event() -> None:
         error = json.loads(data.removeprefix("data: "))
         assert (error["type"], error["error"]["type"]) == ("error", "api_error")
         assert error["request_id"] == (await running.recorded(1))[0].gateway_id
+
+
+async def test_a_refusal_for_the_address_has_the_apis_shape_too() -> None:
+    edge = {"per_address": {"requests_per_minute": 2}}
+    async with SimEngine(SIM) as engine, gateway(engine.url, data=edge) as running, running.client() as client:
+        replies = [await client.post("/v1/messages/count_tokens", json=body()) for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [200, 200, 429]
+        assert replies[-1].json()["error"]["type"] == "rate_limit_error"
+        assert replies[-1].headers["request-id"]
