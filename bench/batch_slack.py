@@ -168,7 +168,7 @@ def measured(seconds: float, seeds: range) -> Iterator[tuple[tuple[str, str, str
 def main() -> None:
     """Measure, write the rows and print them."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seeds", type=int, default=3)
     asked = parser.parse_args()
     found: dict[tuple[str, str, str], list[Any]] = {}

@@ -118,7 +118,7 @@ class InputReader:
         except msgspec.ValidationError as error:
             self._mistake("invalid_request", f"The line is not a request: {ascii(str(error))[1:201]}.")
             return
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._mistake("invalid_json_line", "This line is not parseable as valid JSON.")
             return
         body = self._body(written)
@@ -141,7 +141,7 @@ class InputReader:
             self._mistake("mismatched_url", f"'url' is the endpoint of the batch, {self._endpoint.path}.", "url")
         try:
             body = msgspec.json.decode(written.body, type=_WrittenBody)
-        except (msgspec.ValidationError, msgspec.DecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._mistake("invalid_body", "'body' is the object of a request, with the name of a model.", "body")
             return None
         self.model = self.model or body.model

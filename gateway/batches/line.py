@@ -150,7 +150,7 @@ def one_line(body: bytes) -> Any:
     """A reply's JSON without line breaks; a text where it is no JSON."""
     try:
         return msgspec.Raw(msgspec.json.format(body, indent=-1))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body.decode("utf-8", "replace")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from msgspec import structs
 
@@ -305,3 +306,34 @@ async def test_a_key_that_is_gone_sends_no_line(tmp_path: Path) -> None:
             done = await ended(client, batch["id"])
         assert [one["response"]["status_code"] for one in await output(client, done["error_file_id"])] == [401]
         assert it.booked[0].closing == "", "nothing is booked for it"
+
+
+async def test_the_official_client_needs_no_change(tmp_path: Path) -> None:
+    async with site(tmp_path) as it, it.running():
+        async with openai.AsyncOpenAI(base_url=f"{it.gateway.url}/v1", api_key=it.gateway.keys["acme"], max_retries=0) as client:
+            data = b"".join(json.dumps(line(f"l{at}")).encode() + b"\n" for at in range(6))
+            file = await client.files.create(
+                file=("in.jsonl", data), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+            )
+            assert (await client.files.retrieve(file.id)).expires_at == file.created_at + 3600
+            upload = await client.uploads.upload_file_chunked(
+                file=data, filename="up.jsonl", bytes=len(data), mime_type="text/jsonl", purpose="batch", part_size=100
+            )
+            assert upload.status == "completed" and upload.file is not None
+            assert (await client.files.content(upload.file.id)).content == data
+            assert {one.id async for one in client.files.list(limit=1)} == {file.id, upload.file.id}
+            for input_file in (file.id, upload.file.id):
+                batch = await client.batches.create(
+                    input_file_id=input_file, endpoint="/v1/chat/completions", completion_window="24h", metadata={"a": "b"}
+                )
+                while (batch := await client.batches.retrieve(batch.id)).status not in OVER:
+                    await asyncio.sleep(0.02)
+                assert batch.status == "completed" and batch.request_counts is not None and batch.request_counts.completed == 6
+                assert batch.output_file_id is not None
+                assert len((await client.files.content(batch.output_file_id)).text.splitlines()) == 6
+            assert len([one async for one in client.batches.list(limit=1)]) == 2
+            assert (await client.files.delete(file.id)).deleted
+            with pytest.raises(openai.NotFoundError):
+                await client.files.retrieve(file.id)
+            with pytest.raises(openai.BadRequestError):
+                await client.batches.cancel(batch.id)

@@ -62,7 +62,7 @@ def read_json(body: bytes, type_: type[T]) -> T:
         return msgspec.json.decode(body, type=type_)
     except msgspec.ValidationError as error:
         raise Fault(Kind.INVALID_VALUE, f"The request is not acceptable: {ascii(str(error))[1:201]}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Fault(Kind.INVALID_JSON, "The body is not JSON.") from None
 
 
