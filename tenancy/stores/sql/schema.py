@@ -1,4 +1,5 @@
-"""Every table in SQL, the opening of a store by URL (`open_engine`), and the migration of its schema to this version (`migrate`).
+"""The tables in SQL but those of stored Responses (`responses.py`), the opening of a store by URL (`open_engine`), and the migration of its
+schema to this version (`migrate`).
 
 Several processes may start at once on an empty database, so a migration holds a lock that ends with its connection: SQLite's
 write lock, a Postgres advisory lock.
