@@ -221,6 +221,7 @@ def _missing_secrets(settings: Settings) -> list[str]:
         "rollouts.webhook.secret": None if settings.rollouts.webhook is None else settings.rollouts.webhook.secret,
         "alerts.webhook.secret": None if settings.alerts.webhook is None else settings.alerts.webhook.secret,
     }
+    references |= {f"secrets.former_peppers[{i}]": reference for i, reference in enumerate(settings.secrets.former_peppers)}
     references |= {f"pools[{i}].api_key": pool.api_key for i, pool in enumerate(settings.pools)}
     references |= dict(detector_secret(settings, name) for name in settings.guards.detectors)
     notes = []

@@ -44,6 +44,12 @@ class SecretSettings(Strict):
         "`tidegate.pepper` beside the database, created on first use.",
     )
 
+    former_peppers: list[SecretReference] = Field(
+        default=[],
+        max_length=8,
+        description="Peppers of before: what they encrypted stays readable. No key that was made with one of them works.",
+    )
+
     admin_token: SecretReference | None = Field(
         default=None,
         description="The token that authorises changes of the fleet over the admin port, at least 24 characters; without it, the "

@@ -1,5 +1,5 @@
-"""The directory, registered backends and adapters, the ledger, the audit and stored Responses in SQLite or Postgres through SQLAlchemy; Alembic migrates
-the schema (`migrations/`)."""
+"""The directory, registered backends and adapters, the ledger, the audit and stored Responses in SQLite or Postgres through SQLAlchemy;
+Alembic migrates the schema (`migrations/`)."""
 
 from tenancy.stores.sql.adapters import SqlAdapterStore
 from tenancy.stores.sql.alerts import SqlAlerts

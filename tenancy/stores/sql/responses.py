@@ -196,7 +196,7 @@ def _is_of(tenant: TenantId) -> "sa.ColumnElement[bool]":
 
 async def _erased(connection: AsyncConnection, new: StoredResponse) -> bool:
     """Whether the tenant was deleted, or its end user erased, since the Response began."""
-    gone = sa.exists().where(retired_tenant.c.name == new.tenant)
+    gone: sa.ColumnElement[bool] = sa.exists().where(retired_tenant.c.name == new.tenant)
     if new.end_user:
         purge = cache_purge.c
         gone = sa.or_(
