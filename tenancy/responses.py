@@ -9,7 +9,7 @@ beside the sealed bytes: after a change of the pepper the one before opens what 
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -56,7 +56,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What its request sent as input: a JSON array of items, each with an id."""
 
 
-class Chain(msgspec.Struct, frozen=True):
+class ResponseChain(msgspec.Struct, frozen=True):
     """The Responses of a conversation, the oldest first."""
 
     turns: tuple[StoredResponse, ...]
@@ -95,7 +95,7 @@ class ResponseStore(Protocol):
         """One Response. Raises ResponsesAway."""
         ...
 
-    async def chain(self, tenant: TenantId, response_id: str) -> Chain | None:
+    async def chain(self, tenant: TenantId, response_id: str) -> ResponseChain | None:
         """The conversation that ends with this Response, in one read; None where the Response, or any before it, is not there.
 
         Raises:
@@ -108,10 +108,15 @@ class ResponseStore(Protocol):
         """Remove one Response; False where it is not there. Raises ResponsesAway."""
         ...
 
-    async def erase(self, tenant: TenantId, end_user: str, before_unix: float | None) -> int:
-        """Remove the Responses of an end user, by the digest; returns how many.
+
+class ResponseKeeper(Protocol):
+    """Removes stored Responses, of any tenant; for the admin process."""
+
+    async def erase(self, tenant: TenantId, end_users: Collection[str], before_unix: float | None) -> int:
+        """Remove the Responses of an end user; returns how many. Takes part in the transaction that is open.
 
         Args:
+            end_users: the digests of the label, by each pepper.
             before_unix: only those that began before this time; None for all.
         """
         ...
@@ -121,13 +126,13 @@ class ResponseStore(Protocol):
         ...
 
 
-class _Kept(msgspec.Struct, array_like=True, gc=False):
+class _Sealable(msgspec.Struct, array_like=True, gc=False):
     response: bytes
     items: bytes
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(_Kept).decode
+_unpack = msgspec.msgpack.Decoder(_Sealable).decode
 
 
 class ResponseSealer:
@@ -148,7 +153,7 @@ class ResponseSealer:
     def seal(self, stored: StoredResponse) -> bytes:
         """What is kept of a Response, sealed."""
         nonce = self._entropy(NONCE_BYTES)
-        packed = _pack(_Kept(stored.response, stored.items))
+        packed = _pack(_Sealable(stored.response, stored.items))
         return FORMAT + nonce + self._cipher(self.kid, stored.tenant).encrypt(nonce, packed, _bound_to(stored.tenant, stored.id))
 
     def opened(self, sealed: bytes, kid: str, tenant: str, response_id: str) -> tuple[bytes, bytes] | None:

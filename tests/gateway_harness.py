@@ -42,6 +42,7 @@ from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, Pepper, digest_of, mi
 from tenancy.limits import Limit
 from tenancy.ports import Counters
 from tenancy.prices import Price
+from tenancy.responses import ResponseStore
 from tenancy.rights import NO_RIGHTS_SET, Rights
 from tests.timing import until
 
@@ -142,6 +143,7 @@ async def gateway(
     registered: MemberSource | None = None,
     run_dir: Path | None = None,
     base_dir: Path | None = None,
+    responses: ResponseStore | None = None,
     **sections: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve in front of `engines` (their URLs) on a free loopback port."""
@@ -176,6 +178,7 @@ async def gateway(
         detectors=detectors,
         observe=observe,
         log_defect=lambda error, _: defects.append(error),
+        responses=responses,
     )
     await detectors.prepare()
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)

@@ -53,9 +53,10 @@ def read_pepper(settings: Settings, *, anew: bool = False) -> Pepper:
     return _named(secret)
 
 
-def read_former_peppers(settings: Settings) -> list[Pepper]:
-    """The peppers of before. Raises SecretError: one of them is missing."""
-    return [_named(read_reference(reference, settings.base_dir, os.environ).encode()) for reference in settings.secrets.former_peppers]
+def read_former_pepper(settings: Settings) -> Pepper | None:
+    """The pepper of before; None where none is configured. Raises SecretError: it is missing."""
+    reference = settings.secrets.former_pepper
+    return None if reference is None else _named(read_reference(reference, settings.base_dir, os.environ).encode())
 
 
 def _named(secret: bytes) -> Pepper:
@@ -102,7 +103,7 @@ def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
         WeakSecret: as above.
     """
     read_pepper(settings, anew=new_pepper)
-    read_former_peppers(settings)
+    read_former_pepper(settings)
     read_admin_token(settings)
     read_hook_secrets(settings)
     for pool in settings.pools:

@@ -44,10 +44,9 @@ class SecretSettings(Strict):
         "`tidegate.pepper` beside the database, created on first use.",
     )
 
-    former_peppers: list[SecretReference] = Field(
-        default=[],
-        max_length=8,
-        description="Peppers of before: what they encrypted stays readable. No key that was made with one of them works.",
+    former_pepper: SecretReference | None = Field(
+        default=None,
+        description="The pepper of before: what it encrypted stays readable. No key that was made with it works.",
     )
 
     admin_token: SecretReference | None = Field(
@@ -56,7 +55,7 @@ class SecretSettings(Strict):
         "admin port is read-only.",
     )
 
-    @field_validator("pepper", "admin_token", mode="before")
+    @field_validator("pepper", "former_pepper", "admin_token", mode="before")
     @classmethod
     def _unset(cls, value: Any) -> Any:
         """None for `{file: null, env: null}`, which a template holds before it is filled in."""

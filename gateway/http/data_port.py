@@ -37,6 +37,8 @@ from gateway.request.own_key import own_lines, usages_of
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
 from gateway.request.settle import defect, open_story, record, refuse
+from gateway.request.stored_responses import BELOW as STORED
+from gateway.request.stored_responses import handler_of
 from gateway.story import Story
 from gateway.telemetry.logs import redact_text
 from policies.compile import TenantPolicy
@@ -100,7 +102,7 @@ class DataPort:
                 _health(exchange)
                 return
             path, deployment = usual(head.path)
-            if path in INFERENCE or path in OWN or path in TRANSLATED or path.startswith(ONE_MODEL):
+            if path in INFERENCE or path in OWN or path in TRANSLATED or path.startswith((ONE_MODEL, STORED)):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
             endpoint = self._translated(exchange) or endpoint
@@ -172,13 +174,14 @@ class DataPort:
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
+        if path.startswith(STORED) and method != "OPTIONS" and (stored := handler_of(head)) is not None:
+            return lambda exchange, story: stored(exchange, story, self._deps)
         known = path in INFERENCE or path in OWN or path in TRANSLATED or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
+        known = known or (method == "OPTIONS" and path.startswith(STORED))
         if not known:
             hint = "Routes are listed in docs/reference/api.md."
             if "/v1" + path in (*INFERENCE, *OWN):
                 hint = "Set base_url to end in /v1."
-            elif path.startswith(f"{RESPONSES}/"):
-                hint = "Responses are not stored: send the whole conversation as 'input', and keep what was answered."
             elif path.startswith("/v1/v1/"):
                 hint = "The client adds /v1 itself: set its base URL to end before it."
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {linked(hint, self._deps.docs_url)}")
@@ -267,7 +270,7 @@ class DataPort:
         headers = (
             (b"x-request-id", story.request_id.encode("ascii")),
             (b"x-tidegate-request-id", story.gateway_id.encode("ascii")),
-            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-methods", b"GET, POST, DELETE" if exchange.head.path.startswith(STORED) else b"GET, POST"),
             (b"access-control-allow-headers", requested_headers),
             (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
         )

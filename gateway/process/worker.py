@@ -212,7 +212,7 @@ class _Worker:
         """
         settings = self._settings
         pepper = read_pepper(settings)
-        stores = open_stores(settings)
+        stores = open_stores(settings, pepper)
         watch = directory_watch_for(settings, stores, pepper)
         stack.push_async_callback(watch.close)
         directory = await watch.load()
@@ -248,6 +248,7 @@ class _Worker:
             guessed=await guessed_vocabularies_for(settings),
             answers=answer_cache,
             detectors=self._detectors,
+            responses=stores.responses,
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)

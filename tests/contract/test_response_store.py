@@ -13,7 +13,7 @@ from domain.identity import TenantId
 from tenancy.accounts import Tenant
 from tenancy.keys import Pepper
 from tenancy.responses import ConversationTooLong, NoRoomForResponses, ResponsesAway, ResponseSealer, StoredResponse
-from tenancy.stores.sql import SqlCachePurges, SqlDirectory, SqlResponses, open_engine
+from tenancy.stores.sql import SqlCachePurges, SqlDirectory, SqlResponseKeeper, SqlResponses, open_engine
 from tenancy.stores.sql.responses import stored_bytes, stored_response
 
 ACME, BOLT = TenantId("acme"), TenantId("bolt")
@@ -111,24 +111,26 @@ async def test_nothing_is_read_past_its_time_and_the_sweep_removes_it(store: Sql
     await store.add(response("young", previous="old", turn=1), ROOM)
     clock.now = 149.9
     assert await store.chain(ACME, "young") is not None
-    assert await store.sweep() == 0
+    assert await SqlResponseKeeper(sql_engine, clock).sweep() == 0
     clock.now = 150.0
     assert await store.get(ACME, "old") is None
     assert await store.chain(ACME, "young") is None
     assert await store.remove(ACME, "old") is False
     before = await sums(sql_engine)
-    assert await store.sweep() == 1
+    assert await SqlResponseKeeper(sql_engine, clock).sweep() == 1
     assert (await sums(sql_engine))["acme"] < before["acme"]
     assert await store.get(ACME, "young") is not None
 
 
-async def test_a_sweep_takes_as_many_turns_as_it_needs(store: SqlResponses, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_takes_as_many_turns_as_it_needs(
+    store: SqlResponses, clock: Clock, sql_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tenancy.stores.sql.responses.SWEPT_AT_ONCE", 2)
     for number in range(5):
         await store.add(response(f"r{number}", (ACME, BOLT)[number % 2]), ROOM)
     clock.now = 200.0
-    assert await store.sweep() == 5
-    assert await store.sweep() == 0
+    assert await SqlResponseKeeper(sql_engine, clock).sweep() == 5
+    assert await SqlResponseKeeper(sql_engine, clock).sweep() == 0
 
 
 async def test_a_tenant_has_so_many_bytes_and_what_is_past_its_time_makes_room(
@@ -173,10 +175,10 @@ async def test_an_end_users_responses_are_erased_and_those_under_way_are_not_sto
     ann, bob = "a" * 32, "b" * 32
     for name, user, created in (("a1", ann, 100.0), ("a2", ann, 110.0), ("b1", bob, 100.0), ("none", "", 100.0)):
         await store.add(response(name, end_user=user, created_unix=created), ROOM)
-    assert await store.erase(BOLT, ann, None) == 0
-    assert await store.erase(ACME, ann, 105.0) == 1
+    assert await SqlResponseKeeper(sql_engine, clock).erase(BOLT, [ann], None) == 0
+    assert await SqlResponseKeeper(sql_engine, clock).erase(ACME, [ann], 105.0) == 1
     assert await store.get(ACME, "a2") is not None
-    assert await store.erase(ACME, ann, None) == 1
+    assert await SqlResponseKeeper(sql_engine, clock).erase(ACME, [ann, "of another pepper"], None) == 1
     await SqlCachePurges(sql_engine).add(CachePurge(owner="acme", user=ann), 120.0)
     await store.add(response("under-way", end_user=ann, created_unix=119.0), ROOM)
     await store.add(response("later", end_user=ann, created_unix=121.0), ROOM)
@@ -227,7 +229,13 @@ async def test_a_database_that_is_away_says_so(clock: Clock, tmp_path: Any) -> N
     (tmp_path / "store.db").write_bytes(b"no database")
     engine = open_engine(f"sqlite:///{tmp_path / 'store.db'}")
     store = SqlResponses(engine, sealer(), clock)
-    for call in (store.get(ACME, "a"), store.chain(ACME, "a"), store.add(response(), ROOM), store.remove(ACME, "a"), store.sweep()):
+    for call in (
+        store.get(ACME, "a"),
+        store.chain(ACME, "a"),
+        store.add(response(), ROOM),
+        store.remove(ACME, "a"),
+        SqlResponseKeeper(engine, clock).sweep(),
+    ):
         with pytest.raises(ResponsesAway, match="DatabaseError"):
             await call
     await engine.dispose()

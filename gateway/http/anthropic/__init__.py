@@ -31,6 +31,9 @@ class AnthropicReplies:
 
     __slots__ = ("_signer", "_wall", "path")
 
+    keeps: bool = False
+    """Nothing of this API is stored."""
+
     def __init__(self, path: str, signer: ThinkingSigner, wall: Callable[[], float]) -> None:
         self.path = path
         self._signer = signer
@@ -39,6 +42,10 @@ class AnthropicReplies:
     def request(self, body: bytes) -> bytes:
         """The chat whose prompt is counted. Raises Fault as `chat_of` does."""
         return chat_of(body, self._signer, counts=True).chat
+
+    def released(self) -> bytes:
+        """Nothing: nothing is held back."""
+        return b""
 
     def headers(self, lines: bytes) -> bytes:
         """The header lines with the API's names of the request id and of limits."""

@@ -8,7 +8,7 @@ at its row.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -21,9 +21,9 @@ from domain.identity import TenantId
 from tenancy.responses import (
     MAX_CHAIN_BYTES,
     MAX_TURNS,
-    Chain,
     ConversationTooLong,
     NoRoomForResponses,
+    ResponseChain,
     ResponsesAway,
     ResponseSealer,
     StoredResponse,
@@ -112,7 +112,7 @@ class SqlResponses:
             row = (await connection.execute(wanted)).mappings().first()
         return None if row is None else self._opened(row)
 
-    async def chain(self, tenant: TenantId, response_id: str) -> Chain | None:
+    async def chain(self, tenant: TenantId, response_id: str) -> ResponseChain | None:
         async with _away(READ_WITHIN_S), self._engine.connect() as connection:
             rows = (await connection.execute(self._path_to(tenant, response_id))).mappings().all()
         if not rows:
@@ -125,7 +125,7 @@ class SqlResponses:
             return None  # a part of it is gone
         turns = [self._opened(row) for row in rows]
         known = [turn for turn in turns if turn is not None]
-        return Chain(tuple(known), size) if len(known) == len(turns) else None
+        return ResponseChain(tuple(known), size) if len(known) == len(turns) else None
 
     def _path_to(self, tenant: TenantId, response_id: str) -> "sa.Select[Any]":
         """The rows of a conversation, the oldest first; only the newest one where the conversation is too long to be read."""
@@ -147,8 +147,31 @@ class SqlResponses:
         async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
             return await _remove(connection, self._is(tenant, response_id)) > 0
 
-    async def erase(self, tenant: TenantId, end_user: str, before_unix: float | None) -> int:
-        of_user = _is_of(tenant) & (stored_response.c.end_user == end_user)
+    def _is(self, tenant: TenantId, response_id: str) -> "sa.ColumnElement[bool]":
+        column = stored_response.c
+        return _is_of(tenant) & (column.id == response_id) & (column.expires_unix > self._wall())
+
+    def _opened(self, row: Any) -> StoredResponse | None:
+        kept = self._sealer.opened(row["sealed"], row["kid"], row["tenant"], row["id"])
+        if kept is None:
+            log.warning("a stored Response cannot be opened", tenant=row["tenant"], response=row["id"], pepper=row["kid"])
+            return None
+        same = {name: row[name] for name in _SAME}
+        return StoredResponse(**same, response=kept[0], items=kept[1])
+
+
+_SAME: Final = tuple(name for name in StoredResponse.__struct_fields__ if name not in ("response", "items"))
+
+
+class SqlResponseKeeper:
+    """Removes stored Responses in SQL (`tenancy.responses.ResponseKeeper`)."""
+
+    def __init__(self, engine: SqlConnections, wall: WallClock) -> None:
+        self._engine = engine
+        self._wall = wall
+
+    async def erase(self, tenant: TenantId, end_users: Collection[str], before_unix: float | None) -> int:
+        of_user = _is_of(tenant) & stored_response.c.end_user.in_(end_users)
         if before_unix is not None:
             of_user &= stored_response.c.created_unix < before_unix
         async with self._engine.begin() as connection:
@@ -168,21 +191,6 @@ class SqlResponses:
         async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
             await connection.execute(sa.delete(stored_bytes).where(stored_bytes.c.tenant.in_(retired), stored_bytes.c.bytes <= 0))
         return removed
-
-    def _is(self, tenant: TenantId, response_id: str) -> "sa.ColumnElement[bool]":
-        column = stored_response.c
-        return _is_of(tenant) & (column.id == response_id) & (column.expires_unix > self._wall())
-
-    def _opened(self, row: Any) -> StoredResponse | None:
-        kept = self._sealer.opened(row["sealed"], row["kid"], row["tenant"], row["id"])
-        if kept is None:
-            log.warning("a stored Response cannot be opened", tenant=row["tenant"], response=row["id"], pepper=row["kid"])
-            return None
-        same = {name: row[name] for name in _SAME}
-        return StoredResponse(**same, response=kept[0], items=kept[1])
-
-
-_SAME: Final = tuple(name for name in StoredResponse.__struct_fields__ if name not in ("response", "items"))
 
 
 def forgotten_responses(tenant: TenantId) -> tuple[sa.Delete, ...]:
