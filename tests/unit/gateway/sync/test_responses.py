@@ -1,5 +1,6 @@
 """The sweep of stored Responses goes on over outages."""
 
+import pytest
 from structlog.testing import capture_logs
 
 from gateway.sync.responses import SWEEP_EVERY_S, ResponseSweep
@@ -34,11 +35,8 @@ async def test_an_outage_is_told_once_and_swept_behind() -> None:
         if len(pauses) == 4:
             raise Ended
 
-    with capture_logs() as said:
-        try:
-            await ResponseSweep(Keeper(0, None, None, 5), sleep).run()
-        except Ended:
-            pass
+    with capture_logs() as said, pytest.raises(Ended):
+        await ResponseSweep(Keeper(0, None, None, 5), sleep).run()
     assert pauses == [SWEEP_EVERY_S] * 4
     assert [line["event"] for line in said] == [
         "stored Responses are swept later",

@@ -43,7 +43,7 @@ async def test_a_purge_is_written_down_for_every_gateway(admin: Admin) -> None:
 
 
 async def test_an_end_users_stored_responses_go_with_the_answers(admin: Admin) -> None:
-    store = SqlResponses(admin.engine, ResponseSealer([PEPPER], lambda size: bytes(size)), lambda: 1.0)
+    store = SqlResponses(admin.engine, ResponseSealer([PEPPER], bytes), lambda: 1.0)
     digest = digest_of_user(cache_secret(PEPPER), "ann")
     for name, tenant, user in (("a", "acme", digest), ("b", "acme", ""), ("c", "bolt", digest)):
         owner = TenantId(tenant)
