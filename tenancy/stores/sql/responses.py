@@ -40,8 +40,8 @@ SWEPT_AT_ONCE: Final = 500
 stored_response = sa.Table(
     "stored_response",
     metadata,
-    sa.Column("tenant", sa.String(63), primary_key=True),
     sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(63), primary_key=True),
     sa.Column("previous", sa.String(64), nullable=False),
     sa.Column("turn", sa.Integer, nullable=False),
     sa.Column("bytes_before", sa.BigInteger, nullable=False),
@@ -52,9 +52,10 @@ stored_response = sa.Table(
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("sealed", sa.LargeBinary, nullable=False),
     sa.Index("stored_response_by_end", "expires_unix"),
-    sa.Index("stored_response_by_user", "tenant", "end_user"),
+    sa.Index("stored_response_by_user", "end_user", "tenant"),
 )
-"""`kid` is the id of the pepper that sealed the row; `bytes` is the size of `sealed`."""
+"""`kid` is the id of the pepper that sealed the row; `bytes` is the size of `sealed`. No index begins with the tenant:
+before it has statistics, Postgres would read all rows of a tenant through such an index for each turn of a conversation."""
 
 stored_bytes = sa.Table(
     "stored_bytes",

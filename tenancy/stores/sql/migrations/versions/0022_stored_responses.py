@@ -13,8 +13,8 @@ def upgrade() -> None:
     """Forward."""
     op.create_table(
         "stored_response",
-        sa.Column("tenant", sa.String(63), primary_key=True),
         sa.Column("id", sa.String(64), primary_key=True),
+        sa.Column("tenant", sa.String(63), primary_key=True),
         sa.Column("previous", sa.String(64), nullable=False),
         sa.Column("turn", sa.Integer, nullable=False),
         sa.Column("bytes_before", sa.BigInteger, nullable=False),
@@ -26,7 +26,7 @@ def upgrade() -> None:
         sa.Column("sealed", sa.LargeBinary, nullable=False),
     )
     op.create_index("stored_response_by_end", "stored_response", ["expires_unix"])
-    op.create_index("stored_response_by_user", "stored_response", ["tenant", "end_user"])
+    op.create_index("stored_response_by_user", "stored_response", ["end_user", "tenant"])
     op.create_table(
         "stored_bytes",
         sa.Column("tenant", sa.String(63), primary_key=True),
