@@ -58,9 +58,8 @@ async def measured(url: str, rounds: int) -> None:
         before = ResponseChain((new,), size + len(new.response) + len(new.items) + 64)
     async with engine.connect() as connection:
         each = await connection.scalar(sa.select(sa.func.avg(stored_response.c.bytes)))
-    print(
-        f"{engine.dialect.name}: write {median(wrote) * 1e3:.2f} ms (99 % {sorted(wrote)[-len(wrote) // 100] * 1e3:.2f}), {each:.0f} bytes a turn"
-    )
+    late_ms = sorted(wrote)[-len(wrote) // 100] * 1e3
+    print(f"{engine.dialect.name}: write {median(wrote) * 1e3:.2f} ms (99 % {late_ms:.2f}), {each:.0f} bytes a turn")
     for turns in TURNS:
         read: list[float] = []
         for _ in range(rounds):

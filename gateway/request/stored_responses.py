@@ -31,6 +31,8 @@ ITEMS: Final = "input_items"
 CANCEL: Final = "cancel"
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {"": ("GET", "HEAD", "DELETE"), ITEMS: ("GET", "HEAD"), CANCEL: ("POST",)}
 """By what follows the id: the methods."""
+MOST_PARAMETERS: Final = 32
+"""Parameters of a query; the routes have four."""
 USUAL_ITEMS: Final = 20
 MOST_ITEMS: Final = 100
 """Items of a page; both are those of the vendor's API."""
@@ -89,7 +91,7 @@ async def _body_of(name: str, operation: str, head: RequestHead, tenant: TenantI
         _refuse_unknown(name)
     if operation == CANCEL:
         raise Fault(Kind.INVALID_VALUE, "Only a Response that was made with 'background': true can be cancelled, and this one is complete.")
-    query = {key: values[-1] for key, values in parse_qs(head.query, max_num_fields=32).items()} if head.query else {}
+    query = _query_of(head)
     if operation == ITEMS:
         return _items(stored, query)
     for word in ("stream", "starting_after"):
@@ -97,6 +99,14 @@ async def _body_of(name: str, operation: str, head: RequestHead, tenant: TenantI
             message = f"The parameter '{word}' is not supported: a stored Response is complete. Leave it out."
             raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=word)
     return stored.response
+
+
+def _query_of(head: RequestHead) -> dict[str, str]:
+    """The last value of each parameter."""
+    try:
+        return {key: values[-1] for key, values in parse_qs(head.query, max_num_fields=MOST_PARAMETERS).items()} if head.query else {}
+    except ValueError:
+        raise Fault(Kind.INVALID_VALUE, f"The query has more than {MOST_PARAMETERS} parameters.") from None
 
 
 def _items(stored: StoredResponse, query: Mapping[str, str]) -> bytes:

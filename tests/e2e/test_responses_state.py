@@ -16,11 +16,12 @@ import sqlalchemy as sa
 
 from backends.simengine import SimEngine, SimSettings
 from domain.identity import TenantId
-from tenancy.responses import ResponseSealer
+from tenancy.responses import ResponseSealer, StoredResponse
 from tenancy.stores.sql import SqlResponseKeeper, SqlResponses, open_engine
 from tenancy.stores.sql.responses import stored_response
 from tests.databases import migrated_file
 from tests.gateway_harness import PEPPER, Gateway, gateway
+from tests.timing import until
 
 SIM = SimSettings(models=("sim",), speed=2000)
 DAY_S = 86_400
@@ -202,6 +203,9 @@ async def test_input_items_come_in_pages(file: Path) -> None:
         assert (reply["first_id"], reply["last_id"]) == (reply["data"][0]["id"], reply["data"][1]["id"])
         assert (await page(order="asc", after=reply["last_id"]))[0] == ["2", "3", "4"]
         assert (await page(order="desc", after=reply["last_id"], limit=1))[1]["has_more"] is False
+        many = "&".join(f"p{number}=1" for number in range(40))
+        assert (await client.get(f"{PATH}/{name}/input_items?{many}")).json()["error"]["code"] == "invalid_value"
+        assert (await client.get(f"{PATH}/{name}/input_items?%FF=%&&=%zz")).status_code == 200
         for query, param in (({"limit": "0"}, "limit"), ({"limit": "x"}, "limit"), ({"order": "up"}, "order"), ({"after": "no"}, "after")):
             assert (await page_error(client, name, query)) == (400, param)
 
@@ -273,6 +277,56 @@ async def test_answers_that_are_kept_or_shared_are_stored_as_responses_of_their_
         for answered in told:
             assert (await client.get(f"{PATH}/{answered['id']}")).json() == answered
         assert [record.cache for record in running.records[:4]].count("hit-exact") == 3
+
+
+class GatedStore:
+    """A store whose writes wait for the test."""
+
+    def __init__(self, store: SqlResponses) -> None:
+        self._store = store
+        self.asked, self.open = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def add(self, new: StoredResponse, max_bytes: int) -> None:
+        self.asked.set()
+        await self.open.wait()
+        await self._store.add(new, max_bytes)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+async def test_a_caller_hears_of_a_response_when_it_is_stored_and_not_before(file: Path, stream: bool, leaves: bool) -> None:
+    async with store_in(file) as store, SimEngine(SIM) as engine:
+        gated: Any = GatedStore(store)
+        async with gateway(engine.url, policies=[STORES], responses=gated) as running:
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            content = json.dumps(body(stream=stream)).encode()
+            head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {running.keys['acme']}\r\ncontent-type: application/json\r\n"
+            writer.write(head.encode() + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(content) + content)
+            await gated.asked.wait()
+            early = reader.readuntil(b"response.completed") if stream else reader.read(1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(early, 0.2)
+            if leaves:
+                writer.transport.abort()
+                await until(lambda: not running.connections.open)
+            gated.open.set()
+            raw = b"" if leaves else await reader.read(-1)
+            (record,) = await running.recorded(1)
+            assert (record.outcome, record.status, running.open_holds) == ("ok", 200, 0)
+            writer.close()
+            if not leaves:
+                told = raw[raw.rindex(b'{"id":"resp_') :].partition(b"\n")[0]
+                name = told[7 : told.index(b'"', 7)].decode()
+                assert raw.count(b"response.completed") == 2 * stream
+                assert await store.get(TenantId("acme"), name) is not None
+                assert raw.index(b'"status":"completed"') > 0
+        engine_of_test = open_engine(f"sqlite:///{file}")
+        async with engine_of_test.connect() as connection:
+            assert await connection.scalar(sa.select(sa.func.count()).select_from(stored_response)) == 1
+        await engine_of_test.dispose()
 
 
 async def test_what_an_end_users_response_was_is_found_by_a_digest_alone(file: Path) -> None:
