@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 import sqlalchemy as sa
 
@@ -277,6 +278,26 @@ async def test_answers_that_are_kept_or_shared_are_stored_as_responses_of_their_
         for answered in told:
             assert (await client.get(f"{PATH}/{answered['id']}")).json() == answered
         assert [record.cache for record in running.records[:4]].count("hit-exact") == 3
+
+
+async def test_the_official_client_continues_shows_lists_and_deletes(file: Path) -> None:
+    async with SimEngine(SIM) as engine, serving(file, engine.url) as (running, _):
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key=running.keys["acme"], max_retries=0) as client:
+            first = await client.responses.create(model="sim", input="one", store=True)
+            async with client.responses.stream(model="sim", input="two", previous_response_id=first.id) as events:
+                second = await events.get_final_response()
+            assert (second.previous_response_id, second.status) == (first.id, "completed")
+            assert (await client.responses.retrieve(second.id)).output_text == second.output_text
+            items = [item async for item in client.responses.input_items.list(second.id, order="asc", limit=1)]
+            assert [item.type for item in items] == ["message"]
+            await client.responses.delete(first.id)
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.retrieve(first.id)
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.responses.create(model="sim", input="three", previous_response_id=second.id)
+            assert (refused.value.code, refused.value.param) == ("previous_response_not_found", "previous_response_id")
+            with pytest.raises(openai.BadRequestError):
+                await client.responses.cancel(second.id)
 
 
 class GatedStore:
