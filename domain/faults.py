@@ -42,6 +42,7 @@ class Kind(Enum):
     MODEL_NOT_FOUND = "model_not_found"
     PROMPT_NOT_FOUND = "prompt_not_found"
     OBJECT_NOT_FOUND = "object_not_found"
+    RESPONSE_NOT_FOUND = "response_not_found"
     NOT_PERMITTED = "not_permitted"
     # the caller's limits
     REQUEST_LIMIT = "request_limit"
@@ -68,6 +69,7 @@ class Kind(Enum):
     INTERNAL = "internal"
     IDENTITY_UNAVAILABLE = "identity_unavailable"
     QUOTA_UNKNOWN = "quota_unknown"
+    STATE_UNAVAILABLE = "state_unavailable"
     GUARD_UNAVAILABLE = "guard_unavailable"
     GUARD_LIMIT = "guard_limit"
     STORAGE_UNAVAILABLE = "storage_unavailable"
@@ -99,6 +101,7 @@ SOURCE: Final[dict[Kind, Source]] = (
             Kind.INTERNAL,
             Kind.QUOTA_UNKNOWN,
             Kind.IDENTITY_UNAVAILABLE,
+            Kind.STATE_UNAVAILABLE,
             Kind.GUARD_UNAVAILABLE,
             Kind.GUARD_LIMIT,
             Kind.STORAGE_UNAVAILABLE,

@@ -19,6 +19,7 @@ from backends.ports import Upstream
 from backends.signals import PrefillRate, Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
+from domain.identity import TenantId
 from gateway.answers.cache import AnswerCache
 from gateway.answers.flights import Receiver
 from gateway.auth.jwt import JwtVerifier
@@ -51,6 +52,7 @@ from routing.schedule import Route
 from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
 from tenancy.ports import Counters
+from tenancy.responses import ResponseStore
 
 if TYPE_CHECKING:
     from gateway.files.service import FileService
@@ -236,6 +238,10 @@ class Deps:
     """The address that pages in messages to callers are below; empty for their paths."""
     answers: AnswerCache = field(default_factory=AnswerCache)
     """Answers of earlier requests, and the equal requests under way."""
+    responses: ResponseStore | None = None
+    """Stored Responses; None where none are stored."""
+    full_of_responses: dict[TenantId, float] = field(default_factory=dict)
+    """Until when no Response of a tenant is stored, which had no room for one (`gateway.request.response_state`)."""
     images: ImageFetcher = field(default_factory=ImageFetcher)
     """Fetches images that chats name by URL, where policies allow it."""
     remembered: RememberedVerdicts = field(default_factory=lambda: RememberedVerdicts(b""))

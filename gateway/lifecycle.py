@@ -13,6 +13,8 @@ of its own.
 The answer cache (`look_up`) stands between `admit` and whatever needs an engine: a hit skips the steps from there to `settle`. A miss that
 may be kept writes to a flight instead of its own exchange, which equal requests can join, and which records the reply.
 
+The end of a Response that is to be stored is held back by the exchange until `keep_response` has stored it, whichever step made the reply.
+
 Guard rules look at the request (`guard_input`) before anything else sees its prompt, and at the answer in a tap of the reply chain
 (`taps_for` in `gateway/http/edge/taps.py`). Detectors that run elsewhere answer while the request waits; those that block are joined before
 it is sent.
@@ -33,6 +35,7 @@ from gateway.request.guard_input import guard_input, join_guards, leave_guards
 from gateway.request.holds import OpenHold
 from gateway.request.interpret import interpret
 from gateway.request.look_up import keep, land, look_up
+from gateway.request.response_state import keep_response
 from gateway.request.settle import defect, open_story, record, refuse, settle
 from gateway.rollouts.shadow import mirror
 
@@ -43,7 +46,7 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
     hold: OpenHold | None = None
     try:
         caller = await authenticate(exchange, story, deps)  # 401
-        ask, rule, grant = await interpret(endpoint, exchange, caller, story, deps)  # 400, 403, 404, 408, 413, 415
+        ask, rule, grant = await interpret(endpoint, exchange, caller, story, deps)  # 400, 403, 404, 408, 413, 415; 503
         while True:
             try:
                 ask, rule = look_ahead(ask, rule, grant, exchange, story, deps)  # 400, 503
@@ -70,6 +73,8 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
                 ask, rule, story = fall_back(fault, grant, exchange, story, deps)  # the fault, where no other model may answer
                 await release_hold(hold, deps)
                 hold = None
+        if exchange.unsent is not None:
+            await keep_response(exchange, story, deps)  # 429, 503; the end of a reply that tells of a stored Response waits for it
     except Fault as fault:
         refuse(fault, exchange, story, deps)
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours answers 500 and is logged, never hangs

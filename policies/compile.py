@@ -21,7 +21,7 @@ from policies.prompts.allowed import AllowedVersions, Registry, allowed_of
 from policies.rollout.assignment import place
 from policies.routing_choice import Routing, routing_of
 from policies.rules import Rule, RuleBook
-from policies.schema import EVERYONE, ModelEntry, PolicyDocument, RuleEntry, Treatment
+from policies.schema import EVERYONE, ModelEntry, PolicyDocument, ResponsesPolicy, RuleEntry, Treatment
 from policies.yaml.located import Located
 from policies.yaml.problems import Problem
 
@@ -102,6 +102,8 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     """Whether any project, model or rule fetches images, so that requests are read with URLs in them."""
     cache: CachePolicy | None = None
     """How answers are cached; None for not at all."""
+    responses: ResponsesPolicy | None = None
+    """How Responses are stored; None for not at all."""
     degrade: tuple[Step, ...] = ()
     """Steps of graceful degradation, before requests wait long or are refused for overload."""
     show_prices: bool = False

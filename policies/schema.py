@@ -93,6 +93,19 @@ class ModelEntry(Strict):
         return self
 
 
+class ResponsesPolicy(Strict):
+    """Whether Responses of `/v1/responses` are stored, and for how long."""
+
+    store: bool = Field(default=True, description="Whether a Response is stored whose request does not say so with `store`.")
+    keep_days: int = Field(default=30, ge=1, le=3650, description="Days that a Response is kept for; then it is deleted.")
+    max_bytes: int = Field(
+        default=256 * 1024**2,
+        ge=1024**2,
+        le=1024**4,
+        description="Bytes that all stored Responses of the tenant take together, at most.",
+    )
+
+
 class Treatment(Strict):
     """How requests are treated. What is not written is inherited, so that defaults are those of the outermost level. `guards` alone add to
     those of outer levels, and never take their place."""
@@ -162,6 +175,11 @@ class Treatment(Strict):
     cache: CachePolicy | None = Field(
         default=None,
         description="Whether and how answers are cached; inherited as a whole. Null: never. See docs/reference/cache.md.",
+    )
+    responses: ResponsesPolicy | None = Field(
+        default=None,
+        description="Whether Responses of `/v1/responses` are stored, so that they can be continued and read; inherited as a whole. Null: "
+        "never, whatever a request asks for. See docs/reference/responses-state.md.",
     )
     guards: GuardPolicy | None = Field(
         default=None,

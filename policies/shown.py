@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from domain.priority import WORDS
+from domain.strict import Strict
 from policies.caps import set_caps
 from policies.compile import ModelRule, PolicySet, TenantPolicy
 from policies.conditions import tags_read
@@ -181,6 +182,8 @@ def _of_field(name: str, value: Any) -> str:
         return "refused" if value is None else _image_urls(value)
     if name == "degrade":
         return ", ".join(map(_step, value)) or "none"
+    if isinstance(value, Strict):
+        return ", ".join(f"{member} {json.dumps(written)}" for member, written in value.model_dump(mode="json").items())
     return "none" if value is None else json.dumps(value)
 
 

@@ -43,6 +43,7 @@ from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, Pepper, digest_of, mi
 from tenancy.limits import Limit
 from tenancy.ports import Counters
 from tenancy.prices import Price
+from tenancy.responses import ResponseStore
 from tenancy.rights import NO_RIGHTS_SET, Rights
 from tests.timing import until
 
@@ -144,6 +145,7 @@ async def gateway(
     run_dir: Path | None = None,
     base_dir: Path | None = None,
     files: FileService | None = None,
+    responses: ResponseStore | None = None,
     **sections: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve in front of `engines` (their URLs) on a free loopback port."""
@@ -179,6 +181,7 @@ async def gateway(
         files=files,
         observe=observe,
         log_defect=lambda error, _: defects.append(error),
+        responses=responses,
     )
     await detectors.prepare()
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)

@@ -41,6 +41,7 @@ from tenancy.hold import LimitUsage
 from tenancy.journal import AuditLog, Change, Remembered
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Pepper
 from tenancy.limits import Group
+from tenancy.responses import ResponseKeeper
 from tenancy.rights import Role
 from tenancy.usage import UsageQueries
 
@@ -199,6 +200,11 @@ class Transactions(Protocol):
         ...
 
     @property
+    def responses(self) -> ResponseKeeper:
+        """Stored Responses."""
+        ...
+
+    @property
     def rollouts(self) -> RolloutBook:
         """Rollouts."""
         ...
@@ -318,6 +324,8 @@ class Parts:
     """The key of an id in the last known directory, for outages of the database."""
     pending: PendingRevocations | None = None
     """Keeps revocations that the database cannot take; None where the API belongs to no gateway."""
+    former_pepper: Pepper | None = None
+    """The pepper of before, which digests may be of."""
     aborts: RolloutAborts | None = None
     """Ends rollouts that the database cannot write; None where the API belongs to no gateway."""
     gateway: GatewayProcesses | None = None

@@ -83,7 +83,7 @@ class AnswerCache:
         self.semantic: SemanticSource | None = None
         """Similar questions; None where this worker has none."""
         self._wall = wall
-        self._digest_of_user = digest_of_user
+        self.digest_of_user = digest_of_user
 
     async def find(self, keys: Sequence[bytes], owner: str, max_age_s: float | None) -> list[Answer | None]:
         """The kept answer of each key, not older than `max_age_s`."""
@@ -106,7 +106,7 @@ class AnswerCache:
     ) -> Answer:
         """A new answer, made now."""
         now = self._wall()
-        return Answer(owner, key, document, usage, model, now, now + ttl_s, namespace, writer, self._digest_of_user(user) if user else "")
+        return Answer(owner, key, document, usage, model, now, now + ttl_s, namespace, writer, self.digest_of_user(user) if user else "")
 
     def age_s(self, answer: Answer) -> float:
         """Seconds since an answer was made."""

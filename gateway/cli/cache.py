@@ -87,7 +87,9 @@ def purge(
     group: Annotated[str | None, typer.Option(help="The sharing group whose answers are removed.")] = None,
     model: Annotated[str, typer.Option(help="Only answers of this model.")] = "",
     namespace: Annotated[str, typer.Option(help="Only answers of this namespace.")] = "",
-    user: Annotated[str, typer.Option(help="Only answers to this end user, by the label that its requests have in `user`.")] = "",
+    user: Annotated[
+        str, typer.Option(help="Only answers to this end user, by the label that its requests have in `user`; its stored Responses go too.")
+    ] = "",
     before: Annotated[str | None, typer.Option(help="Only answers kept before this moment, ISO 8601.")] = None,
     yes: Yes = False,
 ) -> None:

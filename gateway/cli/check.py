@@ -217,6 +217,7 @@ def _missing_secrets(settings: Settings) -> list[str]:
     """Notes on references whose secrets cannot be read here. They are no mistakes: a build machine that checks files has no secrets."""
     references: dict[str, SecretReference | None] = {
         "secrets.pepper": settings.secrets.pepper,
+        "secrets.former_pepper": settings.secrets.former_pepper,
         "secrets.admin_token": settings.secrets.admin_token,
         "rollouts.webhook.secret": None if settings.rollouts.webhook is None else settings.rollouts.webhook.secret,
         "alerts.webhook.secret": None if settings.alerts.webhook is None else settings.alerts.webhook.secret,

@@ -50,6 +50,16 @@ def read_pepper(settings: Settings, *, anew: bool = False) -> Pepper:
         if not file:
             raise SecretError("secrets.pepper is needed with a shared database; write {file: …} or {env: …}, the same for every gateway")
         secret = _pepper_beside(settings.base_dir / file, anew=anew)
+    return _named(secret)
+
+
+def read_former_pepper(settings: Settings) -> Pepper | None:
+    """The pepper of before; None where none is configured. Raises SecretError: it is missing."""
+    reference = settings.secrets.former_pepper
+    return None if reference is None else _named(read_reference(reference, settings.base_dir, os.environ).encode())
+
+
+def _named(secret: bytes) -> Pepper:
     return Pepper(kid=hashlib.sha256(b"tidegate kid v1" + secret).hexdigest()[:8], secret=secret)
 
 
@@ -86,13 +96,14 @@ def read_hook_secrets(settings: Settings) -> HookSecrets:
 
 
 def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
-    """Read every secret that a start needs: pepper, admin token, secrets of the webhooks, keys of the pools, secrets of the detectors.
+    """Read every secret that a start needs: peppers, admin token, secrets of the webhooks, keys of the pools, secrets of the detectors.
 
     Raises:
         SecretError: a secret is missing or too weak.
         WeakSecret: as above.
     """
     read_pepper(settings, anew=new_pepper)
+    read_former_pepper(settings)
     read_admin_token(settings)
     read_hook_secrets(settings)
     for pool in settings.pools:

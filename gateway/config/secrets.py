@@ -44,13 +44,18 @@ class SecretSettings(Strict):
         "`tidegate.pepper` beside the database, created on first use.",
     )
 
+    former_pepper: SecretReference | None = Field(
+        default=None,
+        description="The pepper of before: what it encrypted stays readable. No key that was made with it works.",
+    )
+
     admin_token: SecretReference | None = Field(
         default=None,
         description="The token that authorises changes of the fleet over the admin port, at least 24 characters; without it, the "
         "admin port is read-only.",
     )
 
-    @field_validator("pepper", "admin_token", mode="before")
+    @field_validator("pepper", "former_pepper", "admin_token", mode="before")
     @classmethod
     def _unset(cls, value: Any) -> Any:
         """None for `{file: null, env: null}`, which a template holds before it is filled in."""

@@ -26,7 +26,7 @@ from gateway.http.faults import render
 from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
 from gateway.http.openai.own_key import KeyFacts, render_own_key
 from gateway.http.translations import COUNTS, TRANSLATED, Translations, speaks_messages
-from gateway.http.unserved import instead_of
+from gateway.http.unserved import INSTEAD, instead_of
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
 from gateway.request.count_tokens import count_tokens
@@ -35,6 +35,8 @@ from gateway.request.own_key import own_lines, usages_of
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
 from gateway.request.settle import defect, open_story, record, refuse
+from gateway.request.stored_responses import BELOW as ONE_RESPONSE
+from gateway.request.stored_responses import handler_of
 from gateway.story import Story
 from gateway.telemetry.logs import redact_text
 from policies.compile import TenantPolicy
@@ -98,7 +100,8 @@ class DataPort:
                 _health(exchange)
                 return
             path, deployment = usual(head.path)
-            if path in INFERENCE or path in OWN or path in TRANSLATED or path.startswith(ONE_MODEL) or is_stored(path):
+            known = path in INFERENCE or path in OWN or path in TRANSLATED
+            if known or path.startswith((ONE_MODEL, ONE_RESPONSE)) or is_stored(path):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
             exchange.translation = self._translations.of(head)
@@ -159,8 +162,12 @@ class DataPort:
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
+        below = path.startswith(ONE_RESPONSE) and path not in OWN and path not in INSTEAD
+        if below and method != "OPTIONS" and (of_response := handler_of(head)) is not None:
+            return lambda exchange, story: of_response(exchange, story, self._deps)
         stored = is_stored(path)
         known = path in INFERENCE or path in OWN or path in TRANSLATED or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
+        known = known or (method == "OPTIONS" and below)
         if not (known or stored):
             hint = instead_of(path) or "Routes are listed in docs/reference/api.md."
             if "/v1" + path in (*INFERENCE, *TRANSLATED, *OWN, *STORED):
@@ -252,10 +259,11 @@ class DataPort:
             )
         story.settled.status = 204
         requested_headers = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
+        deletes = exchange.head.path.startswith((ONE_RESPONSE, *STORED))
         headers = (
             (b"x-request-id", story.request_id.encode("ascii")),
             (b"x-tidegate-request-id", story.gateway_id.encode("ascii")),
-            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-methods", b"GET, POST, DELETE" if deletes else b"GET, POST"),
             (b"access-control-allow-headers", requested_headers),
             (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
         )

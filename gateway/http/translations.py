@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from domain.ask import Endpoint
+from domain.faults import Fault, Kind
 from gateway.http.anthropic import COUNT_TOKENS, MESSAGES, AnthropicReplies, MessagesTranslation
 from gateway.http.anthropic.models import VERSION_HEADER
 from gateway.http.anthropic.signatures import ThinkingSigner
@@ -58,7 +59,14 @@ class Translations:
         if path == MESSAGES:
             return Endpoint.CHAT, MessagesTranslation(self._signer, self._wall).request(body)
         if path == RESPONSES:
-            return Endpoint.CHAT, self._responses(path).request(body)
+            chat = self._responses(path).request(body)
+            if not chat:
+                param = "previous_response_id"
+                message = (
+                    f"A request that continues a stored Response cannot be supposed: send the whole conversation in place of '{param}'."
+                )
+                raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=param)
+            return Endpoint.CHAT, chat
         return Endpoint(path), body
 
     def _responses(self, path: str) -> Translation:

@@ -213,7 +213,7 @@ class _Worker:
         """
         settings = self._settings
         pepper = read_pepper(settings)
-        stores = open_stores(settings)
+        stores = open_stores(settings, pepper)
         watch = directory_watch_for(settings, stores, pepper)
         stack.push_async_callback(watch.close)
         directory = await watch.load()
@@ -252,6 +252,7 @@ class _Worker:
             answers=answer_cache,
             detectors=self._detectors,
             files=files.service,
+            responses=stores.responses,
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)

@@ -23,6 +23,7 @@ from gateway.request.guards_asked import HEADER as GUARDS_HEADER
 from gateway.request.guards_asked import applying_guards
 from gateway.request.permissions import CLASS_HEADER, RETRY_HEADER, check_parameters, urgency
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
+from gateway.request.response_state import continuing, decide_storing
 from gateway.rollouts.dealing import deal, deal_prompt
 from gateway.story import Story
 from policies.caps import USUAL_CAPS
@@ -38,8 +39,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     """The checked Ask from the body bytes, the policy's rule for its model, and the caller's rights and limits.
 
     Raises:
-        Fault: the body is late, large, not JSON or not acceptable; it asks for more than the caller's rights allow; or the model
-            is unknown or not allowed for this caller, which give the same answer.
+        Fault: the body is late, large, not JSON or not acceptable; it asks for more than the caller's rights allow; the Response that it
+            continues cannot be had; or the model is unknown or not allowed for this caller, which give the same answer.
     """
     facts, head = story.asked, exchange.head
     translation = exchange.translation
@@ -59,7 +60,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
     if translation is not None:
-        body = translation.request(body)
+        body = translation.request(body) or await continuing(translation, exchange, caller, policy, deps)
     ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps, links=links)
     facts.stream = ask.stream
     facts.user = caller.user or ask.user
@@ -78,6 +79,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     if ask.image_links:
         images = await fetch_images(ask, match.policy, caller.tenant, exchange, story, deps)
         treated, asked = with_images(treated, images), structs.replace(asked, ask=with_images(ask, images))
+    if translation is not None:
+        decide_storing(translation, match.policy, caller.tenant, deps)
     if match.model.fallback and DEGRADE_HEADER not in asked.headers:
         facts.chain = FallbackChain(policies, asked, match, grant.rights, key)
     return treated, rule, grant

@@ -34,7 +34,7 @@ from gateway.alerts.watch import AlertCounts, AlertWatch
 from gateway.answers.inspection import WorkersAnswers
 from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import ConfigError, Settings
-from gateway.config.read_secrets import HookSecrets
+from gateway.config.read_secrets import HookSecrets, read_former_pepper
 from gateway.config.secrets import SecretError
 from gateway.config.trust import verify_for
 from gateway.fleet.adapters import AdapterRegistry
@@ -52,6 +52,7 @@ from gateway.rollouts.keeper import KeeperState, RolloutKeeper
 from gateway.rollouts.watch import WorkersRollouts
 from gateway.sync.policies import WorkersReload
 from gateway.sync.policy_copy import PolicyCopy, compiled_from
+from gateway.sync.responses import ResponseSweep
 from gateway.sync.revocations import RevocationWriter
 from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.wiring.auth import token_gate_for
@@ -66,6 +67,7 @@ from tenancy.journal import Change
 from tenancy.jwt import JwtOutcome, looks_like_token
 from tenancy.keys import SECRET_BYTES, KeyRecord, Pepper, mint, mint_again
 from tenancy.limits import METERS_BY_NAME, Limit
+from tenancy.responses import ResponseKeeper
 from tenancy.rights import KeyScope, Role
 from tenancy.stores.sql import (
     SqlAdapterStore,
@@ -75,6 +77,7 @@ from tenancy.stores.sql import (
     SqlJournal,
     SqlMemberStore,
     SqlPolicyVersions,
+    SqlResponseKeeper,
     SqlRolloutStore,
     SqlUsageQueries,
     open_engine,
@@ -90,6 +93,7 @@ class _OpenTransaction:
     members: MemberStore
     adapters: AdapterStore
     purges: CachePurgeStore
+    responses: ResponseKeeper
     rollouts: RolloutBook
     policies: PolicyVersions
     directory: DirectoryChange
@@ -110,7 +114,8 @@ class StoreTransactions:
         async with self._journal.change() as change, SqlDirectory(change.connections).transaction() as directory:
             on = change.connections
             members, adapters, purges = SqlMemberStore(on), SqlAdapterStore(on), SqlCachePurges(on)
-            yield _OpenTransaction(change, members, adapters, purges, SqlRolloutStore(on), SqlPolicyVersions(on), directory)
+            responses, rollouts = SqlResponseKeeper(on, time.time), SqlRolloutStore(on)
+            yield _OpenTransaction(change, members, adapters, purges, responses, rollouts, SqlPolicyVersions(on), directory)
 
     @contextlib.asynccontextmanager
     async def policies(self) -> AsyncIterator[PolicyVersions]:
@@ -311,12 +316,14 @@ class AdminApiRun:
             pending_aborts_for(settings), workers, books.change, time.time, announce, lambda: self.rollouts().keeper.standings
         )
         self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
+        self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
             change=books.change,
             reading=books.reading,
             audit=journal,
             pepper=pepper,
+            former_pepper=read_former_pepper(settings),
             id_of=id_of,
             text_of=text_of,
             entropy=secrets.token_bytes,
@@ -359,6 +366,7 @@ class AdminApiRun:
             group.create_task(kept_up(partial(self._watch.run, self._holders), "keys"))
             group.create_task(kept_up(self._writer.run, "revocations"))
             group.create_task(kept_up(self._aborts.run, "aborts of rollouts"))
+            group.create_task(kept_up(self._sweep.run, "stored responses"))
             group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
             if self._hook is not None:
                 group.create_task(kept_up(self._hook.run, "webhook"))

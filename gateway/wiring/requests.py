@@ -65,6 +65,7 @@ from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
 from tenancy.keys import Pepper
 from tenancy.ports import Counters
+from tenancy.responses import ResponseStore
 from tenancy.stores.memory import MemoryCounters, SteadyWall, up_time
 from tenancy.usage import SpendReader
 
@@ -157,6 +158,7 @@ def deps_for(
     answers: AnswerCache | None = None,
     detectors: GuardDetectors | None = None,
     files: FileService | None = None,
+    responses: ResponseStore | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -164,6 +166,7 @@ def deps_for(
         guessed: the tokenizers that were found for pools that name none (`gateway/wiring/guessed_tokenizers.py`); they lower no hold.
         answers: the answer cache, where it is not one in memory.
         detectors: built here; for a caller that prepares and closes them.
+        responses: where Responses are stored; None for nowhere.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -246,6 +249,7 @@ def deps_for(
         detectors=detectors,
         personal_detectors=personal_detectors(settings),
         files=files,
+        responses=responses,
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)

@@ -6,7 +6,8 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,7 +18,7 @@ from domain.cache_purges import CachePurgeStore
 from domain.membership import MemberStore
 from domain.rollouts import RolloutStore
 from gateway.config.load import Settings
-from gateway.config.read_secrets import LOST_PEPPER, read_pepper
+from gateway.config.read_secrets import LOST_PEPPER, read_former_pepper, read_pepper
 from gateway.config.secrets import SecretError
 from gateway.ledger.bookkeeper import Bookkeeper
 from gateway.ledger.writer import UsageWriter
@@ -31,6 +32,7 @@ from tenancy.audit import Entry, canonical
 from tenancy.directory_ports import DirectorySource
 from tenancy.journal import JournalAway
 from tenancy.keys import Pepper
+from tenancy.responses import ResponseSealer, ResponseStore
 from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import (
     SqlAdapterStore,
@@ -39,6 +41,7 @@ from tenancy.stores.sql import (
     SqlJournal,
     SqlMemberStore,
     SqlPolicyVersions,
+    SqlResponses,
     SqlRolloutStore,
     SqlSpendReader,
     SqlUsageStore,
@@ -47,6 +50,7 @@ from tenancy.stores.sql import (
     migrate,
     open_engine,
 )
+from tenancy.stores.sql.transaction import SqlConnections
 from tenancy.stores.under_way import InFlightLog
 from tenancy.stores.wal import Wal
 from tenancy.usage import SpendReader
@@ -61,10 +65,13 @@ __all__ = [
     "directory_watch_for",
     "open_stores",
     "prepare_store",
+    "responses_on",
     "stores_on",
     "usage_writer_for",
 ]
 
+RESPONSE_CONNECTIONS: Final = 8
+"""Connections of one worker to Postgres for stored Responses, at most; they are opened when they are needed."""
 FIRST_START = "first start"
 """The actor in the audit row of the first policies of a database."""
 
@@ -79,6 +86,8 @@ class Stores:
     purges: CachePurgeStore
     spend: SpendReader
     rollouts: RolloutStore
+    responses: ResponseStore | None
+    """Stored Responses; None in a process that serves no requests."""
     close: Callable[[], Awaitable[None]]
 
 
@@ -150,16 +159,33 @@ async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
     await PolicyCopy(settings.policies_copy, versions).follow()
 
 
-def stores_on(engine: AsyncEngine) -> Stores:
+def stores_on(engine: AsyncEngine, responses: ResponseStore | None = None) -> Stores:
     """The stores of one database, over the connections of `engine`."""
     members, adapters = SqlMemberStore(engine), SqlAdapterStore(engine)
-    purges = SqlCachePurges(engine)
-    return Stores(SqlDirectory(engine), members, adapters, purges, SqlSpendReader(engine), SqlRolloutStore(engine), engine.dispose)
+    purges, spend, rollouts = SqlCachePurges(engine), SqlSpendReader(engine), SqlRolloutStore(engine)
+    return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, responses, engine.dispose)
 
 
-def open_stores(settings: Settings) -> Stores:
+def open_stores(settings: Settings, pepper: Pepper) -> Stores:
     """The SQL stores of these settings, whose schema has been migrated (`prepare_store`)."""
-    return stores_on(open_engine(settings.sql_url))
+    engine = open_engine(settings.sql_url)
+    own = open_engine(
+        settings.sql_url, RESPONSE_CONNECTIONS
+    )  # so that requests and what keeps the worker current never wait for each other
+    stores = stores_on(engine, responses_on(own, settings, pepper))
+
+    async def close() -> None:
+        await engine.dispose()
+        await own.dispose()
+
+    return replace(stores, close=close)
+
+
+def responses_on(connections: SqlConnections, settings: Settings, pepper: Pepper) -> SqlResponses:
+    """The stored Responses of a database. Raises SecretError: the pepper of before is configured and missing."""
+    former = read_former_pepper(settings)
+    sealer = ResponseSealer([pepper] if former is None else [pepper, former], secrets.token_bytes)
+    return SqlResponses(connections, sealer, time.time)
 
 
 def directory_watch_for(settings: Settings, stores: Stores, pepper: Pepper) -> DirectoryWatch:

@@ -39,15 +39,11 @@ async def test_reasoning_and_a_call_come_back_and_reach_the_engine() -> None:
         assert sent[2] == {"role": "tool", "tool_call_id": call["call_id"], "content": "rain"}
 
 
-async def test_what_needs_an_earlier_response_is_refused_with_what_to_do() -> None:
+async def test_what_needs_more_state_than_there_is_is_refused_with_what_to_do() -> None:
     async with SimEngine(THINKS) as engine, gateway(engine.url) as running, running.client() as client:
-        for fields, param in (({"previous_response_id": "resp_1"}, "previous_response_id"), ({"background": True}, "background")):
+        for fields, param in (({"conversation": "conv_1"}, "conversation"), ({"background": True}, "background")):
             reply = await client.post("/v1/responses", json=body(**fields))
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
-        for path in ("/v1/responses/resp_1", "/v1/responses/resp_1/input_items"):
-            reply = await client.get(path)
-            assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_url")
-            assert "send the whole conversation as 'input'" in reply.json()["error"]["message"]
         assert not engine.received
 
 

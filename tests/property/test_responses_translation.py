@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.faults import Fault, Kind
-from gateway.http.responses.request import translated
+from gateway.http.responses.request import fields_of, translated
 from tests.responses_wire import CUSTOM, FUNCTION, MODEL, chat_for, chunk, events, plain_chat, response, sse, translation, usage_chunk
 from tests.scale import scaled
 
@@ -204,12 +204,12 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from([*FIELDS, "top_logprobs", "prompt", "top_k"]), JSON, max_size=6))
 def test_a_request_is_translated_or_refused(document: dict[str, Any]) -> None:
     try:
-        ask = translated(json.dumps({"input": "x", **document}).encode())
+        ask = translated(fields_of(json.dumps({"input": "x", **document}).encode()))
     except Fault:
         return
     chat = json.loads(ask.chat)
     assert chat["messages"] or not document.get("input")
-    assert json.loads(b"{%b}" % ask.echo)["store"] is False
+    assert json.loads(b"{%b}" % ask.echo)["background"] is False
     assert len(ask.places) == len(chat["messages"])
 
 

@@ -205,14 +205,14 @@ def simulated(loop: VirtualLoop, parts: Parts, rng: random.Random, epoch_unix: f
         return DirectoryWatch(stores.directory, pepper, _NoFile(), wall, stores.close)  # type: ignore[arg-type]
 
     registered = (MemoryMemberStore(), MemoryAdapterStore(), MemoryCachePurges())
-    stores = Stores(parts.directory, *registered, parts.ledger, parts.rollouts, lambda: asyncio.sleep(0))
+    stores = Stores(parts.directory, *registered, parts.ledger, parts.rollouts, None, lambda: asyncio.sleep(0))
     with contextlib.ExitStack() as stack:
         for module in TIMED:
             stack.enter_context(patch.object(module, "time", time))
         for module in DRAWING:
             stack.enter_context(patch.object(module, "secrets", chance))
         for name, value in {
-            "open_stores": lambda settings: stores,
+            "open_stores": lambda settings, pepper: stores,
             "directory_watch_for": watch,
             "usage_writer_for": lambda settings: _of_here("log").writer(),
             "PolicyFolder": lambda *_: _Folder(parts.policies),

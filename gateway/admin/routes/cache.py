@@ -193,7 +193,8 @@ async def show(call: Asking) -> Response:
 @router.post("/cache/purge", status_code=202, response_model=PurgeAccepted, responses=POST_ERRORS, summary="Remove kept answers")
 async def purge(call: Posting, wanted: Purge) -> Response:
     """Remove kept answers of a tenant or a sharing group on every gateway of the database within 5 s. Answers that are under way meanwhile
-    are not kept. While a shared store is away, the purge waits for it. The end user's label is not written down."""
+    are not kept. While a shared store is away, the purge waits for it. The end user's label is not written down. The stored Responses of
+    a tenant's end user go too, at once, where neither `model` nor `namespace` is set."""
     owner = wanted.owner(call)
     digest = digest_of_user(cache_secret(call.parts.pepper), wanted.user) if wanted.user else ""
     row = CachePurge(owner=owner, model=wanted.model, namespace=wanted.namespace, user=digest, before_unix=wanted.before_unix)
@@ -202,8 +203,13 @@ async def purge(call: Posting, wanted: Purge) -> Response:
         if wanted.tenant is not None:
             await books.directory.tenants.get(call.tenant, call.own(wanted.tenant))
         number = await books.purges.add(row, call.parts.wall())
-        shown = {"number": number, "owner": owner}
-        return Done(202, "cache.purge", f"cache/{owner}", shown, tenant=wanted.tenant or "", after=msgspec.structs.asdict(row))
+        shown, after = {"number": number, "owner": owner}, msgspec.structs.asdict(row)
+        if wanted.tenant is not None and digest and not (wanted.model or wanted.namespace):
+            digests = [
+                digest_of_user(cache_secret(pepper), wanted.user) for pepper in (call.parts.pepper, call.parts.former_pepper) if pepper
+            ]
+            after["responses"] = await books.responses.erase(call.own(wanted.tenant), digests, wanted.before_unix)
+        return Done(202, "cache.purge", f"cache/{owner}", shown, tenant=wanted.tenant or "", after=after)
 
     return await call.change(work)
 

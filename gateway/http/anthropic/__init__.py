@@ -30,6 +30,9 @@ class AnthropicReplies:
 
     __slots__ = ("_read", "_signer", "_wall", "path")
 
+    keeps: bool = False
+    """Nothing of this API is stored."""
+
     def __init__(self, path: str, signer: ThinkingSigner, wall: Callable[[], float]) -> None:
         self.path = path
         self._signer = signer
@@ -41,6 +44,10 @@ class AnthropicReplies:
         """The chat whose prompt is counted. Raises Fault as `chat_of` does."""
         self._read = chat_of(body, self._signer, counts=True)
         return self._read.chat
+
+    def released(self) -> bytes:
+        """Nothing: nothing is held back."""
+        return b""
 
     def headers(self, lines: bytes) -> bytes:
         """The header lines with the API's names of the request id and of limits."""

@@ -5,7 +5,8 @@ left, reads too slowly, or reads again. The transport stays in `connection.py`.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -119,6 +120,8 @@ class Exchange(msgspec.Struct, eq=False):
     """The caller's API where it is not that of the reply that is written here."""
     own: OwnRequest | None = None
     """Set where the gateway itself makes the request; None for every request that comes over a connection."""
+    unsent: Callable[[], None] | None = None
+    """Sends the end of a reply that waits until what it tells of is stored; `release` does."""
     _head_out: bytes | None = None
     """The head of a streamed reply until the first bytes behind it are written."""
 
@@ -230,6 +233,9 @@ class Exchange(msgspec.Struct, eq=False):
             headers = self.translation.headers(headers)
             if status == 200:
                 body = self.translation.plain(body)
+                if self.translation.keeps:
+                    self._hold(partial(self.reply, 200, headers, body))
+                    return
         close = connection.closes_after(self)
         length = b"" if status == 204 else b"content-length: %d\r\n" % len(body)
         if self.head.method == "HEAD":
@@ -277,8 +283,30 @@ class Exchange(msgspec.Struct, eq=False):
             framed, self._head_out = self._head_out + framed, None
         connection.write(framed)
 
+    def _hold(self, unsent: Callable[[], None]) -> None:
+        """Hold the end of the reply back. Whoever made the reply is done, and hears no more of the caller."""
+        self.unsent = unsent
+        self.listener = NOBODY
+
+    def release(self) -> None:
+        """Send the end of the reply that was held back: what it tells of is stored."""
+        unsent, translation = self.unsent, self.translation
+        assert unsent is not None
+        assert translation is not None
+        self.unsent = None
+        if self.gone:
+            self.abandon()
+            return
+        if last := translation.released():
+            self._send(last)
+        self.translation = None  # what is left to send is translated
+        unsent()
+
     def end(self) -> None:
         """End a streamed reply well."""
+        if self.translation is not None and self.translation.keeps:
+            self._hold(self.end)
+            return
         last = b"0\r\n\r\n" if self.chunked else b""
         if self._head_out is not None:
             last, self._head_out = self._head_out + last, None

@@ -58,8 +58,8 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """The model that an Azure path names; empty for any other path."""
     coding: str = ""
     """The content coding of the body; empty for none."""
-    query: bytes = b""
-    """What follows the path, as sent. Only routes that the gateway answers itself read it; no path of an engine is made of it."""
+    query: str = ""
+    """What follows the path in the target, as sent. It is never logged: people put keys there."""
 
     @property
     def has_body(self) -> bool:
@@ -87,8 +87,7 @@ def checked_head(
     """The checked head.
 
     Args:
-        target: the request target as sent. Nothing is decoded or normalised, so the path that is authorised is the
-            path that is served.
+        target: the request target as sent. Nothing is decoded or normalised, so the path that is authorised is the path that is served.
         hosts: allowed Host values in lower case; empty allows any well-formed one.
 
     Raises:
@@ -119,11 +118,9 @@ def checked_head(
     expect = headers.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise Fault(Kind.EXPECTATION_FAILED, "The only expectation met here is '100-continue'.")
-    path, _, query = target.partition(b"?")
+    path, _, query = target.decode("latin-1").partition("?")
     size = int(length) if length else None
-    return RequestHead(
-        method.decode("ascii"), path.decode("latin-1"), headers, size, coding is not None, keep_alive, coding=body_coding, query=query
-    )
+    return RequestHead(method.decode("ascii"), path, headers, size, coding is not None, keep_alive, coding=body_coding, query=query)
 
 
 def size_of(headers: dict[bytes, bytes]) -> int:

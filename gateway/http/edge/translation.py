@@ -18,6 +18,15 @@ class Translation(Protocol):
     path: str
     """The route, as records, metrics and the access log name it."""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the end of the reply has to wait until what it tells of is stored; `feed` holds the last event back then."""
+        ...
+
+    def released(self) -> bytes:
+        """The events that were held back."""
+        ...
+
     def request(self, body: bytes) -> bytes:
         """The body of the chat that the request's body stands for. It always asks for the usage of a stream.
 

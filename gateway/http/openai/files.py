@@ -66,9 +66,9 @@ def read_json(body: bytes, type_: type[T]) -> T:
         raise Fault(Kind.INVALID_JSON, "The body is not JSON.") from None
 
 
-def read_page_query(query: bytes, usual: int, most: int) -> ListQuery:
+def read_page_query(query: str, usual: int, most: int) -> ListQuery:
     """The page that a query string asks for. Raises Fault: INVALID_VALUE."""
-    said = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    said = dict(parse_qsl(query, keep_blank_values=True))
     limit = said.get("limit", str(usual))
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= most):
         raise Fault(Kind.INVALID_VALUE, f"'limit' is a number from 1 to {most}.", param="limit")

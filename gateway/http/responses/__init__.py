@@ -1,20 +1,27 @@
-"""OpenAI's Responses API (`POST /v1/responses`) in front of a chat, without state: sans-io, bytes in and bytes out.
+"""OpenAI's Responses API (`POST /v1/responses`) in front of a chat: sans-io, bytes in and bytes out.
 
-`request.py` translates the request with `items.py` and `tools.py`, `reply.py` a whole reply and `stream.py` the events of a stream. What
-needs an earlier response or the vendor's servers is refused by name. Docs: `docs/reference/api.md`.
+`request.py` translates the request with `items.py` and `tools.py`, `reply.py` a whole reply and `stream.py` the events of a stream;
+`kept.py` has the form of what is stored. Who reads and writes that is `gateway/request/response_state.py`: the end of a Response that is to
+be stored is held back until it is. Docs: `docs/reference/api.md`, `docs/reference/responses-state.md`.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from domain.faults import Fault
+from domain.identity import TenantId
 from gateway.http.faults import Rendered, render
+from gateway.http.responses.kept import conversation, stored_items
 from gateway.http.responses.reply import ResponseFrame, plain_reply
-from gateway.http.responses.request import in_callers_words, translated
+from gateway.http.responses.request import fields_of, in_callers_words, translated
 from gateway.http.responses.stream import ResponseStream
+from policies.schema import ResponsesPolicy
+from tenancy.responses import ResponseChain, StoredResponse
 
 PATH: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
+DAY_S: Final = 86_400
+NOTHING_BEFORE: Final = ResponseChain((), 0)
 
 
 class ResponsesTranslation:
@@ -25,7 +32,7 @@ class ResponsesTranslation:
         new_id: a new id, in hexadecimal digits.
     """
 
-    __slots__ = ("_created", "_frame", "_new_id", "_stream")
+    __slots__ = ("_before", "_created", "_fields", "_frame", "_items", "_new_id", "_stream", "earlier", "terms")
 
     path: str = PATH
 
@@ -34,16 +41,69 @@ class ResponsesTranslation:
         self._new_id = new_id
         self._frame: ResponseFrame | None = None
         self._stream: ResponseStream | None = None
+        self._fields: dict[str, Any] = {}
+        self._before = NOTHING_BEFORE
+        self._items = b""
+        self.earlier = ""
+        self.terms: ResponsesPolicy | None = None
+        """How the Response is stored; None where it is not."""
 
     def request(self, body: bytes) -> bytes:
-        """The body of the chat that the request's body stands for.
+        """The body of the chat that the request's body stands for; nothing yet where it continues an `earlier` Response (`continuing`).
 
         Raises:
             Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
         """
-        ask = translated(body)
+        self._fields = fields_of(body)
+        self.earlier = self._fields.get("previous_response_id", "")
+        return b"" if self.earlier else self.continuing(NOTHING_BEFORE)
+
+    def continuing(self, before: ResponseChain) -> bytes:
+        """The body of the chat with the conversation that the request continues in front. Raises Fault as `request`."""
+        self._before = before
+        ask = translated(self._fields, conversation(before.turns))
         self._frame = ResponseFrame(ask, self._created(), self._created, self._new_id, b"resp_" + self._new_id().encode())
         return ask.chat
+
+    def wants_storing(self, policy: ResponsesPolicy | None) -> bool:
+        """Whether the Response is to be stored: the policy allows it, and the request or the policy's default asks for it."""
+        return policy is not None and bool(self._fields.get("store", policy.store))
+
+    def store(self, terms: ResponsesPolicy | None) -> None:
+        """Say how the Response will be stored, before any of it is written; None where it is not."""
+        if terms is not None:
+            self.terms = terms
+            self._asked().keeps = True
+            self._items = stored_items(self._fields["input"], self._new_id)
+        self._fields = {}  # large, and not needed any more
+        self._before = ResponseChain(self._before.turns[-1:], self._before.bytes)
+
+    def stored(self, tenant: TenantId, began_unix: float, end_user: str) -> StoredResponse:
+        """What is to be stored, once the answer is whole."""
+        frame, terms = self._asked(), self.terms
+        assert terms is not None
+        last = self._before.turns[-1] if self._before.turns else None
+        return StoredResponse(
+            id=frame.id.decode(),
+            tenant=tenant,
+            created_unix=began_unix,
+            expires_unix=began_unix + terms.keep_days * DAY_S,
+            previous=last.id if last is not None else "",
+            turn=last.turn + 1 if last is not None else 0,
+            bytes_before=self._before.bytes,
+            end_user=end_user,
+            response=frame.answered,
+            items=self._items,
+        )
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the end of the reply has to wait until the Response is stored."""
+        return self.terms is not None
+
+    def released(self) -> bytes:
+        """The last event of a stream that was held back."""
+        return b"" if self._stream is None else self._stream.released()
 
     def headers(self, lines: bytes) -> bytes:
         """The header lines, unchanged: both APIs are OpenAI's."""
@@ -58,7 +118,8 @@ class ResponsesTranslation:
         return plain_reply(body, self._asked())
 
     def feed(self, data: bytes) -> bytes:
-        """Take a piece of the chat's stream, cut anywhere, and return the events that it makes; the last ones with its `[DONE]`.
+        """Take a piece of the chat's stream, cut anywhere, and return the events that it makes; the last ones with its `[DONE]`, but for
+        that which is held back.
 
         Raises:
             Fault: INVALID_REPLY, an event of it cannot be read.
@@ -91,6 +152,10 @@ class InputTokensTranslation(ResponsesTranslation):
     __slots__ = ()
 
     path: str = INPUT_TOKENS
+
+    def wants_storing(self, policy: ResponsesPolicy | None) -> bool:
+        """Never: a count is no Response."""
+        return False
 
     def plain(self, body: bytes) -> bytes:
         """The count with the name of its kind."""

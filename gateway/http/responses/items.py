@@ -8,7 +8,7 @@ such message and only at the front.
 
 import binascii
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -21,15 +21,18 @@ SEAL: Final = "tidegate-v1."
 """Begins the `encrypted_content` that the gateway made. It hides nothing, since the reasoning stands beside it in the clear. It is there
 for callers who send back nothing else of an item of reasoning, as Codex CLI does, so that the model sees again what it thought."""
 
-_SENT_AGAIN: Final = "nothing is stored here; send the item itself, and the whole conversation, as input"
 _REFUSED: Final[Mapping[str, str]] = {
-    "item_reference": _SENT_AGAIN,
+    "item_reference": "send the item itself, or continue its Response with 'previous_response_id'",
     "compaction": "it can be read only by the server that made it; send the items that it stands for",
     "compaction_trigger": "send a request for a summary as a message",
     "program": "send function calls",
     "program_output": "send function calls",
 }
 """By type of item: what to do instead."""
+
+INSTRUCTIONS: Final = -1
+EARLIER: Final = -2
+"""The places of messages that are not made of the input: of the instructions, and of the conversation that the request continues."""
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _OPENING: Final = frozenset({"system", "developer"})
@@ -60,8 +63,8 @@ class ChatMessages(msgspec.Struct, eq=False):
     """Gets the tools that stand among the items."""
     messages: list[dict[str, Any]] = msgspec.field(default_factory=list)
     places: list[int] = msgspec.field(default_factory=list)
-    """By message: the item that it began with; -1 for the instructions."""
-    at: int = -1
+    """By message: the item that it began with, `INSTRUCTIONS` or `EARLIER`."""
+    at: int = INSTRUCTIONS
     """The item at hand."""
     turn: dict[str, Any] | None = None
     """The assistant's message while it grows."""
@@ -79,6 +82,16 @@ class ChatMessages(msgspec.Struct, eq=False):
         if text:
             self._append({"role": "system", "content": text})
 
+    def add_earlier(self, items: Iterable[Any]) -> None:
+        """Add the items of the conversation that the request continues.
+
+        Raises:
+            Fault: as `add`, for the parameter that names the conversation.
+        """
+        self.at = EARLIER
+        for item in items:
+            self._add_item(item, "previous_response_id")
+
     def add(self, items: object) -> None:
         """Add the request's `input`.
 
@@ -95,16 +108,18 @@ class ChatMessages(msgspec.Struct, eq=False):
         if not items:
             refuse("Invalid value for 'input': it is empty.", "input")
         for self.at, item in enumerate(items):
-            where = f"input[{self.at}]"
-            if type(item) is not dict:
-                refuse_type("an object", item, where)
-            kind = item.get("type")
-            if kind is None and "role" in item:
-                kind = "message"
-            read = _READERS.get(kind) if type(kind) is str else None
-            if read is None:
-                _refuse_item(kind, f"{where}.type")
-            read(self, item, where)
+            self._add_item(item, f"input[{self.at}]")
+
+    def _add_item(self, item: object, where: str) -> None:
+        if type(item) is not dict:
+            refuse_type("an object", item, where)
+        kind = item.get("type")
+        if kind is None and "role" in item:
+            kind = "message"
+        read = _READERS.get(kind) if type(kind) is str else None
+        if read is None:
+            _refuse_item(kind, f"{where}.type")
+        read(self, item, where)
 
     def _append(self, message: dict[str, Any]) -> None:
         self.opening = self.opening and not self.messages and message["role"] in _OPENING

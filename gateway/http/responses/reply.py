@@ -180,6 +180,10 @@ class ResponseFrame(msgspec.Struct, eq=False):
     now: Callable[[], int]
     new_id: Callable[[], str]
     id: bytes
+    keeps: bool = False
+    """Whether the Response is to be stored."""
+    answered: bytes = b""
+    """The Response with its whole answer, once it has one that is to be stored."""
 
     def opened(self, model: bytes) -> bytes:
         """The Response whose answer is still being made."""
@@ -189,8 +193,12 @@ class ResponseFrame(msgspec.Struct, eq=False):
         """The Response with its whole answer."""
         reason = _INCOMPLETE.get(answer.finish_reason or "")
         if reason is None:
-            return self._written(b"completed", b"%d" % self.now(), b"null", answer)
-        return self._written(b"incomplete", b"null", b'{"reason":"%b"}' % reason.encode(), answer)
+            written = self._written(b"completed", b"%d" % self.now(), b"null", answer)
+        else:
+            written = self._written(b"incomplete", b"null", b'{"reason":"%b"}' % reason.encode(), answer)
+        if self.keeps:
+            self.answered = written
+        return written
 
     def failed(self, answer: ResponseAnswer) -> bytes:
         """The Response whose answer broke."""
@@ -199,7 +207,7 @@ class ResponseFrame(msgspec.Struct, eq=False):
     def _written(self, status: bytes, completed_at: bytes, details: bytes, answer: ResponseAnswer) -> bytes:
         head = b'{"id":"%b","object":"response","created_at":%d,"status":"%b"' % (self.id, self.created_at, status)
         about = b',"completed_at":%b,"error":%b,"incomplete_details":%b' % (completed_at, answer.error, details)
-        said = b',"model":%b,"output":[%b]%b' % (answer.model, answer.output, answer.usage)
+        said = b',"model":%b,"output":[%b]%b,"store":%b' % (answer.model, answer.output, answer.usage, b"true" if self.keeps else b"false")
         return b"%b%b%b,%b}" % (head, about, said, self.ask.echo)
 
     def item_id(self, prefix: bytes) -> bytes:

@@ -1,11 +1,12 @@
 """`POST /v1/responses`: the fields of a request to those of a chat.
 
-Nothing is stored here, so whatever needs an earlier response is refused by name, with what to send in its place. A field that is not known
-here goes on as it is: engines know more fields (`top_k`, `chat_template_kwargs`). Values are checked where the chat is checked; here only
-those are that have to be read. A field that is null counts as absent.
+The items of an earlier Response that the request continues are put in front of its own (`translated`). What needs the vendor's servers is
+refused by name, with what to send in its place. A field that is not known here goes on as it is: engines know more fields (`top_k`,
+`chat_template_kwargs`). Values are checked where the chat is checked; here only those are that have to be read. A field that is null counts
+as absent.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -13,13 +14,11 @@ import msgspec
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import flag, integer, refuse, refuse_type, shown
 from gateway.http.openai.json_guard import parse_body
-from gateway.http.responses.items import ChatMessages
+from gateway.http.responses.items import EARLIER, INSTRUCTIONS, ChatMessages
 from gateway.http.responses.tools import CalledTool, ResponseTools
 
-_STATE: Final = "nothing is stored here; send the whole conversation as 'input'"
 _REFUSED: Final[Mapping[str, str]] = {
-    "previous_response_id": _STATE,
-    "conversation": _STATE,
+    "conversation": "continue a Response with 'previous_response_id', or send the whole conversation as 'input'",
     "prompt": "send the prompt's text as 'instructions' and 'input'",
     "context_management": "shorten the conversation yourself",
     "max_tool_calls": "it bounds tools that OpenAI's own servers run, and none do here",
@@ -63,14 +62,14 @@ _OWN: Final = frozenset(
             "reasoning",
             "include",
         ),
-        *("top_logprobs", "store", "background", "truncation", "stream", "stream_options"),
+        *("top_logprobs", "store", "background", "truncation", "stream", "stream_options", "previous_response_id"),
     }
 )
 """The fields that do not go on under their names."""
 
 _ECHOED: Final = (
     *("instructions", "max_output_tokens", "prompt_cache_key", "safety_identifier", "service_tier", "temperature", "top_p"),
-    *("parallel_tool_calls", "tool_choice", "top_logprobs", "metadata", "user"),
+    *("parallel_tool_calls", "tool_choice", "top_logprobs", "metadata", "user", "previous_response_id"),
 )
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "background": False,
@@ -84,7 +83,6 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "reasoning": {"effort": None, "summary": None},
     "safety_identifier": None,
     "service_tier": None,
-    "store": False,  # whatever was asked for: nothing is
     "temperature": None,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
@@ -122,22 +120,39 @@ class ResponseAsk(msgspec.Struct, frozen=True, gc=False):
     called: Mapping[str, CalledTool]
     """The caller's names of the functions."""
     places: tuple[int, ...]
-    """By message of the chat: the item of the input that it began with."""
+    """By message of the chat: the item of the input that it began with; `items.INSTRUCTIONS` and `items.EARLIER` for what stands before."""
     sealed: bool
     """Whether an item of reasoning gets an `encrypted_content`."""
 
 
-def translated(body: bytes) -> ResponseAsk:
-    """The request that `body` holds.
+def fields_of(body: bytes) -> dict[str, Any]:
+    """The fields of the request that `body` holds, without those that are null.
 
     Raises:
-        Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
+        Fault: INVALID_JSON; UNSUPPORTED_PARAMETER for a field that nobody serves here, INVALID_VALUE for an id that is no text.
     """
     document, _ = parse_body(body)
     fields = {name: value for name, value in document.items() if value is not None}
     for name in fields:
         if name in _REFUSED:
             _refuse_field(name, _REFUSED[name])
+    earlier = fields.get("previous_response_id", "resp")
+    if type(earlier) is not str:
+        refuse_type("a string", earlier, "previous_response_id")
+    if not earlier:
+        refuse("Invalid value for 'previous_response_id': it is empty.", "previous_response_id")
+    return fields
+
+
+def translated(fields: Mapping[str, Any], earlier: Iterable[Any] = ()) -> ResponseAsk:
+    """The request with these fields.
+
+    Args:
+        earlier: the items of the conversation that it continues.
+
+    Raises:
+        Fault: MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
+    """
     _check_modes(fields)
     chat: dict[str, Any] = {"model": fields["model"]} if "model" in fields else {}
     echo = dict(_DEFAULTS)
@@ -150,6 +165,7 @@ def translated(body: bytes) -> ResponseAsk:
         tools.add(fields["tools"], "tools")
     if "input" not in fields:
         raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'input'.", param="input")
+    messages.add_earlier(earlier)
     messages.add(fields["input"])
     chat["messages"] = messages.messages
     chat.update(_tool_fields(fields, tools))
@@ -293,6 +309,9 @@ _TRANSLATED: Final[Mapping[str, Callable[[object, dict[str, Any], dict[str, Any]
 }
 
 
+_PATHS: Final = {INSTRUCTIONS: "instructions", EARLIER: "previous_response_id"}
+
+
 def in_callers_words(fault: Fault, places: tuple[int, ...]) -> Fault:
     """The Fault of a chat with the path of the field in the caller's request, as far as there is one.
 
@@ -309,6 +328,6 @@ def in_callers_words(fault: Fault, places: tuple[int, ...]) -> Fault:
     index = param[len("messages[") :].partition("]")[0] if head == "messages" else ""
     if index.isdigit() and int(index) < len(places):
         place = places[int(index)]
-        path = "instructions" if place < 0 else f"input[{place}]"
+        path = _PATHS.get(place) or f"input[{place}]"
     message = fault.message.replace(f"'{param}'", f"'{path}'")
     return Fault(fault.kind, message, param=path, retry=fault.retry, detail=fault.detail, alone_s=fault.alone_s, code=fault.code)

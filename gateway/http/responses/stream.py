@@ -166,6 +166,8 @@ class ResponseStream(msgspec.Struct, eq=False):
     usage: ReportedUsage | None = None
     finish_reason: str | None = None
     over: bool = False
+    held: bytes = b""
+    """The last event of a Response that is to be stored, which waits until it is."""
 
     def feed(self, data: bytes) -> bytes:
         """Take a piece of the chat's stream, cut anywhere, and return the events that it makes."""
@@ -361,21 +363,30 @@ class ResponseStream(msgspec.Struct, eq=False):
         return out + self._end_item(call.index, call.item(status, text))
 
     def _end(self) -> bytes:
-        """The last events: what is open ends, and the Response is told whole."""
+        """The last events: what is open ends, and the Response is told whole, at once or when it is stored."""
         out = [] if self.model else [self._open(b"")]
         if not (self.output or self.open_calls):
             out.append(self._begin(_TEXT))
         out += [self._begin_call(call, "") for call in self.open_calls if call.index < 0]
         whole = is_whole(self.finish_reason)
-        last = len(self.output) - 1
+        at_end = len(self.output) - 1
         for call in self.open_calls:
-            out.append(self._end_call(call, b"completed" if whole or call.index < last else b"incomplete"))
+            out.append(self._end_call(call, b"completed" if whole or call.index < at_end else b"incomplete"))
         out.append(self._end_spoken(b"completed" if whole else b"incomplete"))
         answer = ResponseAnswer(self.model, b",".join(self.output), usage_member(self.usage), self.finish_reason)
         name = b"response.completed" if whole else b"response.incomplete"
-        out.append(self._emit(name, b'"response":%b' % self.frame.ended(answer)))
+        last = self._emit(name, b'"response":%b' % self.frame.ended(answer))
+        if self.frame.keeps:
+            self.held = last
+        else:
+            out.append(last)
         self.over = True
         return b"".join(out)
+
+    def released(self) -> bytes:
+        """The last event, where it was held back."""
+        last, self.held = self.held, b""
+        return last
 
     def broken(self, fault: Fault, request_id: str) -> bytes:
         """The event that ends a stream which failed; nothing where the stream is over.
@@ -383,8 +394,10 @@ class ResponseStream(msgspec.Struct, eq=False):
         Before the Response was told of there is none that could fail, and the event is an `error`. Its members stand twice: as the
         description of the API has them, and as `error`, where clients look that raise on it.
         """
-        if self.over:
+        if self.over and not self.held:
             return b""
+        if self.released():
+            self.sequence -= 1  # another event takes its place
         self.over = True
         row = ROWS[fault.kind]
         if self.model:

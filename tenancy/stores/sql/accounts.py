@@ -10,6 +10,7 @@ from tenancy.accounts import Organisation, Project, Tenant
 from tenancy.directory_ports import Within
 from tenancy.limits import Level
 from tenancy.stores import rules
+from tenancy.stores.sql.responses import forgotten_responses
 from tenancy.stores.sql.schema import api_key, organisation, project, retired_tenant, tenant, usage_limit
 from tenancy.stores.sql.transaction import Writer, rights_of, rights_text
 
@@ -98,6 +99,8 @@ class SqlTenants:
         await self._writer.run(sa.delete(usage_limit).where(usage_limit.c.tenant == name))
         await self._writer.run(sa.delete(api_key).where(api_key.c.tenant == name))
         await self._writer.run(sa.delete(project).where(project.c.tenant == name))
+        for statement in forgotten_responses(name):
+            await self._writer.run(statement)
         await self._writer.run(sa.delete(tenant).where(tenant.c.name == name))
         await self._writer.run(sa.insert(retired_tenant).values(name=name))
 

@@ -1,4 +1,5 @@
-"""Every table in SQL, the opening of a store by URL (`open_engine`), and the migration of its schema to this version (`migrate`).
+"""The tables in SQL but those of stored Responses (`responses.py`), the opening of a store by URL (`open_engine`), and the migration of its
+schema to this version (`migrate`).
 
 Several processes may start at once on an empty database, so a migration holds a lock that ends with its connection: SQLite's
 write lock, a Postgres advisory lock.
@@ -201,8 +202,8 @@ class StoreAway(StoreError):
     """The database cannot be reached now."""
 
 
-def open_engine(url: str) -> AsyncEngine:
-    """An engine for `sqlite:///path` or `postgresql://user:password@host/database`.
+def open_engine(url: str, most: int = 4) -> AsyncEngine:
+    """An engine for `sqlite:///path` or `postgresql://user:password@host/database`; `most` are its connections to Postgres, at most.
 
     Raises:
         StoreError: the URL has another scheme, or the SQLite file's folder does not exist.
@@ -222,7 +223,7 @@ def open_engine(url: str) -> AsyncEngine:
         return create_async_engine(
             parsed.set(drivername="postgresql+asyncpg"),
             pool_size=2,
-            max_overflow=2,
+            max_overflow=most - 2,
             pool_pre_ping=True,
             connect_args={"timeout": CONNECT_S},
         )

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from domain.priority import Class
 from policies.compile import ModelRule, PolicySet, compiled
 from policies.ladder import Mark
-from policies.schema import ModelEntry, PolicyDocument
+from policies.schema import ModelEntry, PolicyDocument, ResponsesPolicy
 
 
 def document(tenant, *models, **more):
@@ -139,3 +139,16 @@ def test_conversations_are_dealt_out_by_weight_and_stay_where_weights_allow(weig
         assert abs(homes.count(f"p{i}") / 400 - weight / sum(weights)) < 0.12  # 4.8 standard deviations of the widest
     moved = sum(after.shared(key).pool != home for key, home in zip(keys, homes, strict=True))
     assert moved / 400 <= (len(weights) - 1) * grown / (sum(weights) + grown) + 0.12
+
+
+def test_responses_are_stored_where_a_policy_says_so_and_inherited_as_a_whole() -> None:
+    everyone = PolicyDocument.model_validate({"tenant": "*", "models": [{"name": "a", "pool": "p"}], "responses": {"keep_days": 7}})
+    acme = PolicyDocument.model_validate({"tenant": "acme", "for_project": {"lab": {"responses": {"store": False}}}})
+    bolt = PolicyDocument.model_validate({"tenant": "bolt", "responses": None})
+    policies = compiled([everyone, acme, bolt])
+    of_acme, of_bolt = policies.for_tenant("acme"), policies.for_tenant("bolt")
+    assert of_acme is not None
+    assert of_bolt is not None
+    assert of_bolt.responses is None
+    assert of_acme.responses == ResponsesPolicy(store=True, keep_days=7)
+    assert of_acme.treating("lab", "a").responses == ResponsesPolicy(store=False, keep_days=30)

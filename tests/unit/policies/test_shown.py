@@ -183,3 +183,10 @@ def test_no_change_of_a_guard_rule_is_left_out(change: dict[str, Any]) -> None:
 def test_tags_that_ask_for_guard_rules_are_reserved_as_those_of_rules() -> None:
     rules = ({"id": "a"}, {"id": "b", "default_on": False}, {"id": "n" * 40, "default_on": False})
     assert tag_report(read(acme={"models": [CHAT], "guards": guards(*rules)})) == (["guard.b"], [])
+
+
+def test_the_cache_and_stored_responses_are_told_by_their_members() -> None:
+    with_both = {"models": [CHAT], "cache": {"ttl_s": 60}, "responses": {"keep_days": 7}}
+    told = changes({"models": [CHAT]}, with_both)
+    assert "acme: responses none -> store true, keep_days 7, max_bytes 268435456" in told
+    assert [line for line in told if line.startswith("acme: cache none -> exact true, ttl_s 60.0, ")]

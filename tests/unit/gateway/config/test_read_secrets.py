@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from gateway.config.load import SecretReference, load_settings
-from gateway.config.read_secrets import PEPPER_BYTES, read_pepper
+from gateway.config.read_secrets import PEPPER_BYTES, read_former_pepper, read_pepper
 from gateway.config.secrets import MAX_SECRET_BYTES, SecretError, read_reference
 
 POOLS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
@@ -142,3 +142,14 @@ def test_a_database_that_cannot_be_searched_for_keys_gets_no_pepper(tmp_path):
     with pytest.raises(SecretError, match="cannot be searched for keys"):
         read_pepper(settings)
     assert not list(tmp_path.rglob("tidegate.pepper"))
+
+
+def test_the_pepper_of_before_is_named_as_it_was(tmp_path):
+    (tmp_path / "old").write_text("o" * 40)
+    before = settings_in(tmp_path, "secrets: {pepper: {file: old}}\n")
+    now = settings_in(tmp_path, "secrets: {former_pepper: {file: old}}\n")
+    assert read_former_pepper(now) == read_pepper(before)
+    assert read_former_pepper(before) is None
+    missing = settings_in(tmp_path, "secrets: {former_pepper: {file: none}}\n")
+    with pytest.raises(SecretError, match="none cannot be read"):
+        read_former_pepper(missing)

@@ -9,12 +9,14 @@ import pytest
 
 from cache.ports import Selection, StoreFigures
 from cache.semantic.ports import IndexFigures
+from domain.identity import TenantId
 from domain.usage import NO_USAGE, Usage
 from gateway.answers.cache import SimilarState, cache_secret, digest_of_user
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.record import Record
 from gateway.telemetry.metrics import Metrics
-from tenancy.stores.sql import SqlCachePurges
+from tenancy.responses import ResponseSealer, StoredResponse
+from tenancy.stores.sql import SqlCachePurges, SqlResponses
 from tests.admin_harness import API, OWNER, PEPPER, Admin, Processes, admin_port, bearer
 
 PURGE = f"{API}/cache/purge"
@@ -38,6 +40,25 @@ async def test_a_purge_is_written_down_for_every_gateway(admin: Admin) -> None:
     entry = (await admin.journal.newest(None, 1))[0].entry
     assert (entry.action, entry.target) == ("cache.purge", "cache/acme")
     assert "ann" not in (entry.after or "")
+
+
+async def test_an_end_users_stored_responses_go_with_the_answers(admin: Admin) -> None:
+    store = SqlResponses(admin.engine, ResponseSealer([PEPPER], bytes), lambda: 1.0)
+    digest = digest_of_user(cache_secret(PEPPER), "ann")
+    for name, tenant, user in (("a", "acme", digest), ("b", "acme", ""), ("c", "bolt", digest)):
+        owner = TenantId(tenant)
+        kept = StoredResponse(id=name, tenant=owner, created_unix=0.0, expires_unix=9.0, end_user=user, response=b"{}", items=b"[]")
+        await store.add(kept, 2**20)
+    for narrower in ({"model": "m"}, {"namespace": "n"}, {"before_unix": 0.0}):
+        await admin.client.post(PURGE, json={"tenant": "acme", "user": "ann", **narrower}, headers=OWNER)
+        assert await store.get(TenantId("acme"), "a") is not None
+    await admin.client.post(PURGE, json={"tenant": "acme"}, headers=OWNER)
+    assert await store.get(TenantId("acme"), "a") is not None
+    assert (await admin.client.post(PURGE, json={"tenant": "acme", "user": "ann"}, headers=OWNER)).status_code == 202
+    assert await store.get(TenantId("acme"), "a") is None
+    assert await store.get(TenantId("acme"), "b") is not None
+    assert await store.get(TenantId("bolt"), "c") is not None
+    assert '"responses":1' in ((await admin.journal.newest(None, 1))[0].entry.after or "")
 
 
 async def test_a_tenants_admin_purges_his_own_tenant_alone(admin: Admin) -> None:

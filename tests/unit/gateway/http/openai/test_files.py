@@ -50,12 +50,12 @@ def test_a_page_says_where_it_begins_and_ends() -> None:
 
 
 def test_a_query_asks_for_a_page() -> None:
-    assert read_page_query(b"", 20, 100) == ListQuery(20)
-    assert read_page_query(b"limit=7&after=file-1&order=asc&purpose=batch", 20, 100) == ListQuery(7, "file-1", False, "batch")
+    assert read_page_query("", 20, 100) == ListQuery(20)
+    assert read_page_query("limit=7&after=file-1&order=asc&purpose=batch", 20, 100) == ListQuery(7, "file-1", False, "batch")
 
 
-@pytest.mark.parametrize("query", [b"limit=0", b"limit=101", b"limit=-1", b"limit=x", b"limit=", b"limit=9999999999999", b"order=up"])
-def test_other_pages_are_refused(query: bytes) -> None:
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=-1", "limit=x", "limit=", "limit=9999999999999", "order=up"])
+def test_other_pages_are_refused(query: str) -> None:
     with pytest.raises(Fault) as error:
         read_page_query(query, 20, 100)
     assert error.value.kind is Kind.INVALID_VALUE

@@ -8,7 +8,7 @@ import pytest
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
-from gateway.http.responses.request import in_callers_words, translated
+from gateway.http.responses.request import fields_of, in_callers_words, translated
 from tests.responses_wire import FUNCTION, chat_for
 
 SCHEMA = {"type": "json_schema", "name": "city", "schema": {"type": "object"}, "strict": True}
@@ -91,16 +91,17 @@ def test_what_codex_sends_is_a_chat_that_passes_the_checks() -> None:
         "prompt_cache_key": "0199",
         "text": {"verbosity": "low"},
     }
-    ask = interpret(Endpoint.CHAT, translated(json.dumps(body).encode()).chat)
+    ask = interpret(Endpoint.CHAT, translated(fields_of(json.dumps(body).encode())).chat)
     assert (ask.stream, ask.include_usage) == (True, True)
-    chat = json.loads(translated(json.dumps(body).encode()).chat)
+    chat = json.loads(translated(fields_of(json.dumps(body).encode())).chat)
     assert [message["role"] for message in chat["messages"]] == ["system", "user", "assistant", "tool", "assistant", "tool"]
 
 
 @pytest.mark.parametrize(
     ("fields", "param", "kind"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", Kind.UNSUPPORTED_PARAMETER),
+        ({"previous_response_id": 5}, "previous_response_id", Kind.INVALID_VALUE),
+        ({"previous_response_id": ""}, "previous_response_id", Kind.INVALID_VALUE),
         ({"conversation": "conv_1"}, "conversation", Kind.UNSUPPORTED_PARAMETER),
         ({"prompt": {"id": "p"}}, "prompt", Kind.UNSUPPORTED_PARAMETER),
         ({"background": True}, "background", Kind.UNSUPPORTED_PARAMETER),
@@ -147,7 +148,7 @@ def test_a_request_without_input_or_without_json_is_refused() -> None:
         chat_for()
     assert (caught.value.kind, caught.value.param) == (Kind.MISSING_PARAMETER, "input")
     with pytest.raises(Fault) as caught:
-        translated(b'{"model":"m","model":"n","input":"x"}')
+        translated(fields_of(b'{"model":"m","model":"n","input":"x"}'))
     assert caught.value.kind is Kind.INVALID_JSON
 
 
@@ -165,7 +166,7 @@ def test_a_request_without_input_or_without_json_is_refused() -> None:
     ],
 )
 def test_what_the_check_of_the_chat_refuses_is_told_in_the_callers_words(fields: dict[str, Any], param: str) -> None:
-    ask = translated(json.dumps({"model": "m", "input": "hi", **fields}).encode())
+    ask = translated(fields_of(json.dumps({"model": "m", "input": "hi", **fields}).encode()))
     with pytest.raises(Fault) as caught:
         interpret(Endpoint.CHAT, ask.chat)
     told = in_callers_words(caught.value, ask.places)

@@ -1,0 +1,134 @@
+"""The state of Responses on the request path: the conversation that a request continues is read, and its Response is stored.
+
+`interpret` calls `continuing` and `decide_storing`, for requests of the Responses API alone; `lifecycle.serve` calls `keep_response` where
+the end of a reply waits for it, whichever step has made the reply: an engine, the answer cache, or an equal request under way. Why SQL is
+asked here at all: docs/explanation/decisions/0020-state-of-responses.md.
+"""
+
+import re
+from typing import Final
+
+from domain import retry_after
+from domain.faults import Fault, Kind
+from domain.identity import Caller, TenantId
+from gateway.deps import Deps
+from gateway.http.edge.exchange import Exchange
+from gateway.http.edge.translation import Translation
+from gateway.http.responses import ResponsesTranslation
+from gateway.story import Story
+from policies.compile import TenantPolicy
+from tenancy.responses import (
+    MAX_CHAIN_BYTES,
+    MAX_ID_CHARS,
+    MAX_TURNS,
+    ConversationTooLong,
+    NoRoomForResponses,
+    ResponsesAway,
+    ResponseStore,
+)
+
+FULL_S: Final = 10.0
+"""For how long after a Response found no room its tenant's next ones are refused before an engine works for them."""
+MOST_FULL: Final = 1000
+"""Tenants that are remembered to have no room; at the bound all are forgotten, and the store is asked again."""
+
+_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def is_id(text: str) -> bool:
+    """Whether a text may be the id of a Response; no other one is looked up."""
+    return len(text) <= MAX_ID_CHARS and _ID.fullmatch(text) is not None
+
+
+def state_away(error: ResponsesAway, deps: Deps) -> Fault:
+    """The Fault where the store cannot be asked."""
+    message = "The store of Responses (stores.sql) cannot be reached right now. Try again shortly, or send the request with 'store': false."
+    return Fault(Kind.STATE_UNAVAILABLE, message, retry=retry_after.of_unknown_spend(deps.unpredictable.random()), detail=str(error))
+
+
+def store_of(deps: Deps) -> ResponseStore:
+    """The store. Raises Fault: STATE_UNAVAILABLE where this gateway has none."""
+    if deps.responses is None:
+        raise state_away(ResponsesAway("no store is configured"), deps)
+    return deps.responses
+
+
+async def continuing(translation: Translation, exchange: Exchange, caller: Caller, policy: TenantPolicy | None, deps: Deps) -> bytes:
+    """The body of the chat for a request that continues an earlier Response of its tenant. One read of the store, with bounds.
+
+    Raises:
+        Fault: INVALID_VALUE with the code `previous_response_not_found`, or where the conversation is too long to be continued;
+            STATE_UNAVAILABLE; BODY_TOO_LARGE or OVERLOADED for a conversation that is larger than a request may be; as `request` of the
+            translation.
+    """
+    assert isinstance(translation, ResponsesTranslation)
+    name = translation.earlier
+    try:
+        before = await store_of(deps).chain(caller.tenant, name) if is_id(name) else None
+    except ConversationTooLong:
+        message = f"The conversation has more than {MAX_TURNS} Responses or {MAX_CHAIN_BYTES // 1024**2} MiB. Begin a new one."
+        raise Fault(Kind.INVALID_VALUE, message, param="previous_response_id") from None
+    except ResponsesAway as error:
+        raise state_away(error, deps) from None
+    if before is None:
+        message = (
+            "Previous response with this id not found: it, or a Response before it, was not stored, has expired or was deleted. "
+            "Send the whole conversation as 'input'."
+        )
+        raise Fault(Kind.INVALID_VALUE, message, param="previous_response_id", code="previous_response_not_found")
+    chat = translation.continuing(before)
+    exchange.grow(len(chat), None if policy is None else policy.widest_caps.body_bytes)
+    return chat
+
+
+def decide_storing(translation: Translation, policy: TenantPolicy, tenant: TenantId, deps: Deps) -> None:
+    """Decide whether the request's Response is stored, which its first event says already.
+
+    Raises:
+        Fault: QUOTA_SPENT where the tenant had no room a moment ago.
+    """
+    if not isinstance(translation, ResponsesTranslation):
+        return
+    terms = policy.responses if deps.responses is not None and translation.wants_storing(policy.responses) else None
+    if terms is not None and deps.full_of_responses.get(tenant, 0.0) > deps.clock():
+        raise _no_room()
+    translation.store(terms)
+
+
+async def keep_response(exchange: Exchange, story: Story, deps: Deps) -> None:
+    """Store the Response whose end is held back, and send the end.
+
+    Raises:
+        Fault: QUOTA_SPENT or STATE_UNAVAILABLE. What went out of a stream is ended with an event that says so.
+    """
+    translation, asked = exchange.translation, story.asked
+    assert isinstance(translation, ResponsesTranslation)
+    assert translation.terms is not None
+    assert asked.caller is not None
+    tenant = asked.caller.tenant
+    new = translation.stored(tenant, story.at_unix, deps.answers.digest_of_user(asked.user) if asked.user else "")
+    try:
+        await store_of(deps).add(new, translation.terms.max_bytes)
+    except NoRoomForResponses:
+        _withhold(exchange, story)
+        if len(deps.full_of_responses) >= MOST_FULL:
+            deps.full_of_responses.clear()
+        deps.full_of_responses[tenant] = deps.clock() + FULL_S
+        raise _no_room() from None
+    except ResponsesAway as error:
+        _withhold(exchange, story)
+        raise state_away(error, deps) from None
+    exchange.release()
+
+
+def _withhold(exchange: Exchange, story: Story) -> None:
+    """Drop the end of the reply. Nothing is charged where the caller has nothing of it."""
+    exchange.unsent = None
+    if not exchange.started:
+        story.attempt.held, story.attempt.cut = True, None
+        story.looked_up.hit = story.looked_up.saved = None
+
+
+def _no_room() -> Fault:
+    message = "The stored Responses take all the bytes that the policy allows. Delete some, or send the request with 'store': false."
+    return Fault(Kind.QUOTA_SPENT, message, param="store")

@@ -1,0 +1,125 @@
+"""The routes of stored Responses: `GET` and `DELETE /v1/responses/{id}`, `GET …/input_items` and `POST …/cancel`.
+
+No engine is asked. Each is a request of its key, as a judgement of guard rules is (`guard_texts.py`), so that a limit on requests bounds
+what callers ask of the database. What another tenant stored is not there.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NoReturn
+from urllib.parse import parse_qs, unquote
+
+from domain.ask import Endpoint
+from domain.faults import Fault, Kind
+from domain.identity import TenantId
+from gateway.deps import Deps
+from gateway.http.edge.exchange import Exchange
+from gateway.http.edge.head import RequestHead
+from gateway.http.openai.checks import shown
+from gateway.http.responses import PATH
+from gateway.http.responses.kept import deletion, input_page
+from gateway.request.admit import admit_without_tokens
+from gateway.request.authenticate import authenticate, grant_of
+from gateway.request.reply_headers import reply_headers
+from gateway.request.response_state import is_id, state_away, store_of
+from gateway.request.settle import settle
+from gateway.story import Story
+from tenancy.responses import ResponsesAway, StoredResponse
+
+BELOW: Final = f"{PATH}/"
+"""How the paths of these routes begin."""
+ITEMS: Final = "input_items"
+CANCEL: Final = "cancel"
+METHODS: Final[Mapping[str, tuple[str, ...]]] = {"": ("GET", "HEAD", "DELETE"), ITEMS: ("GET", "HEAD"), CANCEL: ("POST",)}
+"""By what follows the id: the methods."""
+MOST_PARAMETERS: Final = 32
+"""Parameters of a query; the routes have four."""
+USUAL_ITEMS: Final = 20
+MOST_ITEMS: Final = 100
+"""Items of a page; both are those of the vendor's API."""
+
+Handler = Callable[[Exchange, Story, Deps], Awaitable[None]]
+
+
+def handler_of(head: RequestHead) -> Handler | None:
+    """The handler of a path below `BELOW`; None where no route is there. Raises Fault: METHOD_NOT_ALLOWED."""
+    name, slash, operation = head.path.removeprefix(BELOW).partition("/")
+    if not name or operation not in METHODS or bool(slash) is not bool(operation):
+        return None
+    methods = METHODS[operation]
+    if head.method not in methods:
+        listed = [method for method in methods if method != "HEAD"]
+        message = f"Only {' and '.join(listed)} {'is' if len(listed) == 1 else 'are'} allowed here."
+        raise Fault(Kind.METHOD_NOT_ALLOWED, message, detail=", ".join(methods))
+    return _answer
+
+
+async def _answer(exchange: Exchange, story: Story, deps: Deps) -> None:
+    head = exchange.head
+    name, _, operation = head.path.removeprefix(BELOW).partition("/")
+    name = unquote(name)
+    story.asked.endpoint = f"{BELOW}{{id}}{'/' if operation else ''}{operation}"
+    caller = await authenticate(exchange, story, deps)
+    grant = grant_of(caller, deps)
+    refusing_scope = grant.rights.refuses_endpoint(PATH)
+    if refusing_scope is not None and grant.rights.refuses_endpoint(Endpoint.CHAT.path) is not None:
+        raise Fault(Kind.NOT_PERMITTED, f"{PATH} may not be used here (set for {refusing_scope}).")
+    hold = await admit_without_tokens(caller, grant, story, deps)
+    try:
+        body = await _body_of(name, operation, head, caller.tenant, deps)
+        story.settled.status = 200
+        exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False) + b"cache-control: no-store\r\n", body)
+    except ResponsesAway as error:
+        story.settled.fault = fault = state_away(error, deps)
+        raise fault from None
+    except Fault as fault:
+        story.settled.fault = fault
+        raise
+    finally:
+        await settle(hold, story, deps)
+
+
+async def _body_of(name: str, operation: str, head: RequestHead, tenant: TenantId, deps: Deps) -> bytes:
+    store = store_of(deps)
+    if not is_id(name):
+        _refuse_unknown(name)
+    if head.method == "DELETE":
+        if not await store.remove(tenant, name):
+            _refuse_unknown(name)
+        return deletion(name)
+    stored = await store.get(tenant, name)
+    if stored is None:
+        _refuse_unknown(name)
+    if operation == CANCEL:
+        raise Fault(Kind.INVALID_VALUE, "Only a Response that was made with 'background': true can be cancelled, and this one is complete.")
+    query = _query_of(head)
+    if operation == ITEMS:
+        return _items(stored, query)
+    for word in ("stream", "starting_after"):
+        if query.get(word, "false") != "false":
+            message = f"The parameter '{word}' is not supported: a stored Response is complete. Leave it out."
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=word)
+    return stored.response
+
+
+def _query_of(head: RequestHead) -> dict[str, str]:
+    """The last value of each parameter."""
+    try:
+        return {key: values[-1] for key, values in parse_qs(head.query, max_num_fields=MOST_PARAMETERS).items()} if head.query else {}
+    except ValueError:
+        raise Fault(Kind.INVALID_VALUE, f"The query has more than {MOST_PARAMETERS} parameters.") from None
+
+
+def _items(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
+    order, limit, after = query.get("order", "desc"), query.get("limit", str(USUAL_ITEMS)), query.get("after", "")
+    if order not in ("asc", "desc"):
+        raise Fault(Kind.INVALID_VALUE, "Invalid value for 'order': send 'asc' or 'desc'.", param="order")
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MOST_ITEMS):
+        raise Fault(Kind.INVALID_VALUE, f"Invalid value for 'limit': send a number from 1 to {MOST_ITEMS}.", param="limit")
+    page = input_page(stored, after, int(limit), newest_first=order == "desc")
+    if page is None:
+        raise Fault(Kind.INVALID_VALUE, f"Invalid value for 'after': the input has no item {shown(after)}.", param="after")
+    return page
+
+
+def _refuse_unknown(name: str) -> NoReturn:
+    raise Fault(Kind.RESPONSE_NOT_FOUND, f"Response with id {shown(name)} not found: it was not stored, has expired or was deleted.")

@@ -1,0 +1,264 @@
+"""Stored Responses in SQL: sealed before they come here, by tenant and id, with the bytes of each tenant beside.
+
+A conversation is read by one recursive query, which stops at a Response that is gone or past its time, and at the bounds of
+`tenancy.responses`. `stored_bytes` changes in the transaction of each write, by what the write did; a tenant's writers wait for each other
+at its row.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import Any, Final
+
+import sqlalchemy as sa
+import structlog
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from domain.clock import WallClock
+from domain.identity import TenantId
+from tenancy.responses import (
+    MAX_CHAIN_BYTES,
+    MAX_TURNS,
+    ConversationTooLong,
+    NoRoomForResponses,
+    ResponseChain,
+    ResponsesAway,
+    ResponseSealer,
+    StoredResponse,
+)
+from tenancy.stores.sql.schema import cache_purge, metadata, retired_tenant
+from tenancy.stores.sql.transaction import SqlConnections
+
+READ_WITHIN_S: Final = 5.0
+WRITE_WITHIN_S: Final = 10.0
+"""The caller waits for the end of its answer meanwhile. SQLite's writers wait 5 s for each other."""
+SWEPT_AT_ONCE: Final = 500
+"""Rows that one transaction of a sweep removes: writers wait no longer for it than for each other."""
+
+stored_response = sa.Table(
+    "stored_response",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(63), primary_key=True),
+    sa.Column("previous", sa.String(64), nullable=False),
+    sa.Column("turn", sa.Integer, nullable=False),
+    sa.Column("bytes_before", sa.BigInteger, nullable=False),
+    sa.Column("created_unix", sa.Float, nullable=False),
+    sa.Column("expires_unix", sa.Float, nullable=False),
+    sa.Column("end_user", sa.String(64), nullable=False),
+    sa.Column("kid", sa.String(32), nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    sa.Index("stored_response_by_end", "expires_unix"),
+    sa.Index("stored_response_by_user", "end_user", "tenant"),
+)
+"""`kid` is the id of the pepper that sealed the row; `bytes` is the size of `sealed`. No index begins with the tenant:
+before it has statistics, Postgres would read all rows of a tenant through such an index for each turn of a conversation."""
+
+stored_bytes = sa.Table(
+    "stored_bytes",
+    metadata,
+    sa.Column("tenant", sa.String(63), primary_key=True),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+)
+"""The sum of `stored_response.bytes` of each tenant."""
+
+log = structlog.get_logger("tidegate.responses")
+
+
+class SqlResponses:
+    """Stored Responses in SQL (`tenancy.responses.ResponseStore`).
+
+    Args:
+        sealer: seals and opens what is kept.
+        wall: seconds since the epoch.
+    """
+
+    def __init__(self, engine: SqlConnections, sealer: ResponseSealer, wall: WallClock) -> None:
+        self._engine = engine
+        self._sealer = sealer
+        self._wall = wall
+
+    async def add(self, new: StoredResponse, max_bytes: int) -> None:
+        sealed = self._sealer.seal(new)
+        async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+            if await _erased(connection, new):
+                return
+            if not await _take_room(connection, new.tenant, len(sealed), max_bytes):
+                past = _is_of(new.tenant) & (stored_response.c.expires_unix <= self._wall())
+                await _remove(connection, past)
+                if not await _take_room(connection, new.tenant, len(sealed), max_bytes):
+                    raise NoRoomForResponses
+            await connection.execute(
+                sa.insert(stored_response).values(
+                    tenant=new.tenant,
+                    id=new.id,
+                    previous=new.previous,
+                    turn=new.turn,
+                    bytes_before=new.bytes_before,
+                    created_unix=new.created_unix,
+                    expires_unix=new.expires_unix,
+                    end_user=new.end_user,
+                    kid=self._sealer.kid,
+                    bytes=len(sealed),
+                    sealed=sealed,
+                )
+            )
+
+    async def get(self, tenant: TenantId, response_id: str) -> StoredResponse | None:
+        wanted = sa.select(stored_response).where(self._is(tenant, response_id))
+        async with _away(READ_WITHIN_S), self._engine.connect() as connection:
+            row = (await connection.execute(wanted)).mappings().first()
+        return None if row is None else self._opened(row)
+
+    async def chain(self, tenant: TenantId, response_id: str) -> ResponseChain | None:
+        async with _away(READ_WITHIN_S), self._engine.connect() as connection:
+            rows = (await connection.execute(self._path_to(tenant, response_id))).mappings().all()
+        if not rows:
+            return None
+        last = rows[-1]
+        size = last["bytes_before"] + last["bytes"]
+        if last["turn"] >= MAX_TURNS or size > MAX_CHAIN_BYTES:
+            raise ConversationTooLong
+        if len(rows) != last["turn"] + 1:
+            return None  # a part of it is gone
+        turns = [self._opened(row) for row in rows]
+        known = [turn for turn in turns if turn is not None]
+        return ResponseChain(tuple(known), size) if len(known) == len(turns) else None
+
+    def _path_to(self, tenant: TenantId, response_id: str) -> "sa.Select[Any]":
+        """The rows of a conversation, the oldest first; only the newest one where the conversation is too long to be read."""
+        column = stored_response.c
+        wanted = (column.id, column.previous, column.turn, (column.bytes_before + column.bytes).label("size"))
+        path = sa.select(*wanted).where(self._is(tenant, response_id)).cte("path", recursive=True)
+        before = sa.select(*wanted).where(
+            _is_of(tenant),
+            column.id == path.c.previous,
+            column.turn < path.c.turn,
+            column.expires_unix > self._wall(),
+            path.c.turn < MAX_TURNS,
+            path.c.size <= MAX_CHAIN_BYTES,
+        )
+        path = path.union_all(before)
+        return sa.select(stored_response).where(_is_of(tenant)).join(path, column.id == path.c.id).order_by(column.turn)
+
+    async def remove(self, tenant: TenantId, response_id: str) -> bool:
+        async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+            return await _remove(connection, self._is(tenant, response_id)) > 0
+
+    def _is(self, tenant: TenantId, response_id: str) -> "sa.ColumnElement[bool]":
+        column = stored_response.c
+        return _is_of(tenant) & (column.id == response_id) & (column.expires_unix > self._wall())
+
+    def _opened(self, row: Any) -> StoredResponse | None:
+        kept = self._sealer.opened(row["sealed"], row["kid"], row["tenant"], row["id"])
+        if kept is None:
+            log.warning("a stored Response cannot be opened", tenant=row["tenant"], response=row["id"], pepper=row["kid"])
+            return None
+        same = {name: row[name] for name in _SAME}
+        return StoredResponse(**same, response=kept[0], items=kept[1])
+
+
+_SAME: Final = tuple(name for name in StoredResponse.__struct_fields__ if name not in ("response", "items"))
+
+
+class SqlResponseKeeper:
+    """Removes stored Responses in SQL (`tenancy.responses.ResponseKeeper`)."""
+
+    def __init__(self, engine: SqlConnections, wall: WallClock) -> None:
+        self._engine = engine
+        self._wall = wall
+
+    async def erase(self, tenant: TenantId, end_users: Collection[str], before_unix: float | None) -> int:
+        of_user = _is_of(tenant) & stored_response.c.end_user.in_(end_users)
+        if before_unix is not None:
+            of_user &= stored_response.c.created_unix < before_unix
+        async with self._engine.begin() as connection:
+            return await _remove(connection, of_user)
+
+    async def sweep(self) -> int:
+        column, retired = stored_response.c, sa.select(retired_tenant.c.name)
+        removed = 0
+        for past in (column.expires_unix <= self._wall(), column.tenant.in_(retired)):
+            while True:
+                some = sa.select(column.tenant, column.id).where(past).limit(SWEPT_AT_ONCE)
+                async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+                    count = await _remove(connection, sa.tuple_(column.tenant, column.id).in_(some))
+                removed += count
+                if count < SWEPT_AT_ONCE:
+                    break
+        async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+            await connection.execute(sa.delete(stored_bytes).where(stored_bytes.c.tenant.in_(retired), stored_bytes.c.bytes <= 0))
+        return removed
+
+
+def forgotten_responses(tenant: TenantId) -> tuple[sa.Delete, ...]:
+    """What removes all Responses of a tenant that is being deleted, in its transaction."""
+    return sa.delete(stored_response).where(_is_of(tenant)), sa.delete(stored_bytes).where(stored_bytes.c.tenant == tenant)
+
+
+def _is_of(tenant: TenantId) -> "sa.ColumnElement[bool]":
+    return stored_response.c.tenant == tenant
+
+
+async def _erased(connection: AsyncConnection, new: StoredResponse) -> bool:
+    """Whether the tenant was deleted, or its end user erased, since the Response began."""
+    gone: sa.ColumnElement[bool] = sa.exists().where(retired_tenant.c.name == new.tenant)
+    if new.end_user:
+        purge = cache_purge.c
+        gone = sa.or_(
+            gone,
+            sa.exists().where(
+                purge.owner == new.tenant,
+                purge.end_user == new.end_user,
+                purge.model == "",
+                purge.namespace == "",
+                purge.at_unix >= new.created_unix,
+                sa.or_(purge.before_unix.is_(None), purge.before_unix > new.created_unix),
+            ),
+        )
+    return bool(await connection.scalar(sa.select(gone)))
+
+
+async def _take_room(connection: AsyncConnection, tenant: TenantId, size: int, max_bytes: int) -> bool:
+    """Count more bytes of a tenant; False, and nothing is counted, where they are too many."""
+    column = stored_bytes.c
+    if size > max_bytes:
+        return False
+    more = sa.update(stored_bytes).where(column.tenant == tenant, column.bytes + size <= max_bytes).values(bytes=column.bytes + size)
+    if (await connection.execute(more)).rowcount:
+        return True
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    await connection.execute(insert(stored_bytes).values(tenant=tenant, bytes=0).on_conflict_do_nothing())
+    return bool((await connection.execute(more)).rowcount)
+
+
+async def _remove(connection: AsyncConnection, where: "sa.ColumnElement[bool]") -> int:
+    """Remove Responses, and their bytes from the sums; returns how many there were."""
+    column = stored_response.c
+    gone = (await connection.execute(sa.delete(stored_response).where(where).returning(column.tenant, column.bytes))).all()
+    for tenant, size in sorted(_sums(gone).items()):  # in order, so that two of these never wait for each other
+        counted = stored_bytes.c
+        await connection.execute(sa.update(stored_bytes).where(counted.tenant == tenant).values(bytes=counted.bytes - size))
+    return len(gone)
+
+
+def _sums(rows: Iterable[Any]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for tenant, size in rows:
+        sums[tenant] += size
+    return sums
+
+
+@contextlib.asynccontextmanager
+async def _away(within_s: float) -> AsyncIterator[None]:
+    """Raise ResponsesAway for whatever the database raises, and where it takes longer."""
+    try:
+        async with asyncio.timeout(within_s):
+            yield
+    except NoRoomForResponses:
+        raise
+    except Exception as error:  # drivers raise their own, unwrapped, while they connect
+        raise ResponsesAway(f"{type(error).__name__}: {error}"[:200]) from error
