@@ -24,7 +24,7 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     reply_field: str
     """The field of a plain reply that holds the answer: a list, never empty."""
     probe: bytes
-    """The body of the smallest request that makes an engine compute, without the model."""
+    """The body of the smallest request, without the model; it makes an engine compute, where the endpoint does."""
     alternatives: tuple[tuple[str, ...], ...] = ()
     """Other sets of fields, each of which may stand in place of `prompt_fields`."""
     aliases: tuple[str, ...] = ()
@@ -35,6 +35,12 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the answer cache keeps its answers."""
     rewritten: bool = False
     """Whether the gateway writes the reply anew, because each engine answers in a shape of its own."""
+    computes: bool = True
+    """Whether the engine computes anything on its accelerator. If not, a request uses no tokens and no money, puts no load on an engine,
+    and its outcome says nothing about the engine's health."""
+    value_fields: tuple[str, ...] = ()
+    """Where the answer is one value and no list of items: the members of which a reply has one. It counts as one item, whose member
+    `value` it is."""
 
 
 class Endpoint(Enum):
@@ -126,6 +132,35 @@ class Endpoint(Enum):
         item_fields=("data",),
         kept=False,
     )
+    TOKENIZE = EndpointFacts(
+        path="/tokenize",
+        word="tokenize",
+        prompt_fields=("prompt",),
+        has_messages=False,
+        generates=False,
+        reply_field="tokens",
+        probe=b'{"prompt":"1"}',
+        alternatives=(("messages",), ("content",)),
+        aliases=("/v1/tokenize",),
+        kept=False,
+        item_fields=("value",),
+        computes=False,
+        value_fields=("tokens",),
+    )
+    DETOKENIZE = EndpointFacts(
+        path="/detokenize",
+        word="detokenize",
+        prompt_fields=("tokens",),
+        has_messages=False,
+        generates=False,
+        reply_field="prompt",
+        probe=b'{"tokens":[1]}',
+        aliases=("/v1/detokenize",),
+        kept=False,
+        item_fields=("value",),
+        computes=False,
+        value_fields=("prompt", "text", "content"),
+    )
 
     def __new__(cls, facts: Any) -> Self:  # Any: mypy reads this signature for `Endpoint(path)` as well
         """The member of a row; `Endpoint(path)` finds it again."""
@@ -147,6 +182,8 @@ class Endpoint(Enum):
         self.item_fields = row.item_fields
         self.kept = row.kept
         self.rewritten = row.rewritten
+        self.computes = row.computes
+        self.value_fields = row.value_fields
 
 
 PROMPT_FIELDS: Final = frozenset(endpoint.prompt_fields[0] for endpoint in Endpoint if len(endpoint.prompt_fields) == 1)

@@ -20,9 +20,12 @@ from domain.ask import Ask
 from guardrails.json_text import unescaped
 from guardrails.policy import Direction
 
-PROMPTS: Final = frozenset({"messages", "prompt", "input", "query", "queries", "documents", "text_1", "text_2"})
+PROMPTS: Final = frozenset(
+    {"messages", "prompt", "input", "query", "queries", "documents", "text_1", "text_2", "content", "tokens"},
+)
 """Members that hold prompts and are read whole. Those of requests for scores hold nothing but texts (`gateway/http/openai/rerank.py`), and
-are read like other members, string by string."""
+are read like other members, string by string; so is `tokens`, the ids that `detokenize` makes a text of for the caller that has them,
+which no model reads."""
 
 _DOCUMENTS: Final = frozenset({"documents", "text_2"})
 """Members with what was retrieved: of chats, and what a query is compared with, in both spellings of requests for scores."""
@@ -147,7 +150,7 @@ def texts(body: bytes) -> RequestTexts:
     for name, value in reading.members(_Value("", 0, len(body))):
         if name == "messages":
             reading.messages(value)
-        elif name in ("prompt", "input"):
+        elif name in ("prompt", "input", "content"):
             reading.prompts(value)
         elif name in _DOCUMENTS:
             reading.strings(value, "documents")
@@ -278,6 +281,8 @@ class _Reading:
 
     def described(self, value: _Value, name: str) -> None:
         """The strings in a member beside the prompt, however deep they stand."""
+        if self._body.find(b'"', value.begin, value.end) < 0:
+            return  # numbers, of which there may be many
         if self._is(value, b'"'):
             if name not in _NO_DESCRIPTION:
                 self._add(value, "input")

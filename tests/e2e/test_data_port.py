@@ -12,7 +12,7 @@ from tests.timing import HANG_S
 SIM = SimSettings(models=("sim",), speed=2000)
 
 DANGEROUS = [
-    "/", "/v1", "/v1/", "/metrics", "/healthz", "/health/x", "/livez", "/docs", "/openapi.json", "/tokenize", "/detokenize", "/load",
+    "/", "/v1", "/v1/", "/metrics", "/healthz", "/health/x", "/livez", "/docs", "/openapi.json", "/load",
     "/version", "/ping", "/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache",
     "/collective_rpc", "/update_weights", "/server_info", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
     "/kv_event_sources", "/inference/v1/generate", "/abort_requests", "/get_server_info", "/flush_cache", "/generate",

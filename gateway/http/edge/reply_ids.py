@@ -22,6 +22,8 @@ PREFIXES: Final[Mapping[Endpoint, str]] = {
     Endpoint.SCORE: "score-",
     Endpoint.CLASSIFY: "classify-",
     Endpoint.POOLING: "pool-",
+    Endpoint.TOKENIZE: "tokn-",
+    Endpoint.DETOKENIZE: "tokn-",
 }
 """What clients know the ids of each endpoint by; vLLM writes the same."""
 
