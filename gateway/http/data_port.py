@@ -27,8 +27,9 @@ from gateway.http.edge.translation import Translation
 from gateway.http.faults import render
 from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
 from gateway.http.openai.own_key import KeyFacts, render_own_key
+from gateway.http.responses import INPUT_TOKENS, InputTokensTranslation, ResponsesTranslation
 from gateway.http.responses import PATH as RESPONSES
-from gateway.http.responses import ResponsesTranslation
+from gateway.http.unserved import instead_of
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
 from gateway.request.count_tokens import count_tokens
@@ -49,7 +50,7 @@ MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
 OWN_KEY: Final = "/v1/key"
 """What a caller's own key may do, and what is left of its limits."""
-OWN_POSTS: Final = {**JUDGEMENTS, COUNT_TOKENS: count_tokens}
+OWN_POSTS: Final = {**JUDGEMENTS, COUNT_TOKENS: count_tokens, INPUT_TOKENS: count_tokens}
 """The routes with a body that the gateway answers itself."""
 TRANSLATED: Final = frozenset({MESSAGES, RESPONSES})
 """The routes whose requests become chats."""
@@ -119,8 +120,9 @@ class DataPort:
         translation: Translation | None = None
         if head.path == MESSAGES:
             translation = MessagesTranslation(self._signer, wall)
-        elif head.path == RESPONSES:
-            translation = ResponsesTranslation(lambda: int(wall()), lambda: new_id().removeprefix("req-").replace("-", ""))
+        elif head.path in (RESPONSES, INPUT_TOKENS):
+            made = ResponsesTranslation if head.path == RESPONSES else InputTokensTranslation
+            translation = made(lambda: int(wall()), lambda: new_id().removeprefix("req-").replace("-", ""))
         elif speaks_messages(head):
             translation = AnthropicReplies(head.path, self._signer, wall)
         exchange.translation = translation
@@ -176,11 +178,9 @@ class DataPort:
         path, method = head.path, head.method
         known = path in INFERENCE or path in OWN or path in TRANSLATED or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         if not known:
-            hint = "Routes are listed in docs/reference/api.md."
-            if "/v1" + path in (*INFERENCE, *OWN):
+            hint = instead_of(path) or "Routes are listed in docs/reference/api.md."
+            if "/v1" + path in (*INFERENCE, *TRANSLATED, *OWN):
                 hint = "Set base_url to end in /v1."
-            elif path.startswith(f"{RESPONSES}/"):
-                hint = "Responses are not stored: send the whole conversation as 'input', and keep what was answered."
             elif path.startswith("/v1/v1/"):
                 hint = "The client adds /v1 itself: set its base URL to end before it."
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {linked(hint, self._deps.docs_url)}")

@@ -1,4 +1,4 @@
-"""`POST /v1/messages/count_tokens`: the tokens of a prompt that is sent to nobody.
+"""`POST /v1/messages/count_tokens` and `POST /v1/responses/input_tokens`: the tokens of a prompt that is sent to nobody.
 
 The prompt is read as one that is to be served: the same checks, the same policy, the same chat, tools and all. So the count is that of the
 limits and of the router: the served model's own tokenizer where the pool has one, else an estimate from the bytes per token that its

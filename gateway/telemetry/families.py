@@ -32,7 +32,14 @@ MAX_SERIES: Final = 2000
 OUTCOMES: Final = frozenset({OK, *(kind.value for kind in Kind)})
 OWN_ROUTES: Final = ("/v1/models", "/v1/key", "/v1/guard", "/v1/moderations")
 ENDPOINTS: Final = frozenset(
-    {*(endpoint.value for endpoint in Endpoint), "/v1/messages", "/v1/messages/count_tokens", "/v1/responses", *OWN_ROUTES}
+    {
+        *(endpoint.value for endpoint in Endpoint),
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/responses",
+        "/v1/responses/input_tokens",
+        *OWN_ROUTES,
+    }
 )
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 

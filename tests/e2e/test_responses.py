@@ -51,6 +51,18 @@ async def test_what_needs_an_earlier_response_is_refused_with_what_to_do() -> No
         assert not engine.received
 
 
+async def test_tokens_of_a_request_that_is_not_sent() -> None:
+    async with SimEngine(THINKS) as engine, gateway(engine.url) as running, running.client() as client:
+        counts = []
+        for fields in ({}, {"instructions": "You know the weather."}, {"instructions": "You know the weather.", "tools": [TOOL]}):
+            reply = await client.post("/v1/responses/input_tokens", json=body(**fields))
+            assert (reply.status_code, reply.json()["object"]) == (200, "response.input_tokens")
+            counts.append(reply.json()["input_tokens"])
+        assert 0 < counts[0] < counts[1] < counts[2]
+        assert not engine.received
+        assert {record.endpoint for record in await running.recorded(3)} == {"/v1/responses/input_tokens"}
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
 async def test_an_answer_that_cannot_be_translated_is_the_engines_fault(path: str, stream: bool) -> None:

@@ -160,7 +160,7 @@ class ReplyDocument(msgspec.Struct, gc=False):
     data: list[_Item] | None = None
     """The answer of an endpoint that generates nothing; read from the field that `Endpoint.reply_field` names."""
     usage: ReportedUsage | UnsetType | None = UNSET
-    error: msgspec.Raw | None = None
+    error: Any = None
     object: str | None = None
     model: str | None = None
     prompt_progress: msgspec.Raw | UnsetType = UNSET

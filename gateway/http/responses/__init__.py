@@ -14,6 +14,7 @@ from gateway.http.responses.request import in_callers_words, translated
 from gateway.http.responses.stream import ResponseStream
 
 PATH: Final = "/v1/responses"
+INPUT_TOKENS: Final = "/v1/responses/input_tokens"
 
 
 class ResponsesTranslation:
@@ -82,3 +83,15 @@ class ResponsesTranslation:
         if self._frame is None:
             raise RuntimeError("a reply before its request")
         return self._frame
+
+
+class InputTokensTranslation(ResponsesTranslation):
+    """A count of the tokens of a request that is not sent."""
+
+    __slots__ = ()
+
+    path: str = INPUT_TOKENS
+
+    def plain(self, body: bytes) -> bytes:
+        """The count with the name of its kind."""
+        return b'{"object":"response.input_tokens",' + body[1:]

@@ -245,6 +245,15 @@ def test_a_broken_plain_reply_never_passes(body: bytes) -> None:
     assert made.fault is not None
 
 
+@pytest.mark.parametrize("error", [b'{"error":{"message":"x"}}', b'{"error":"x"}', b'{"object":"error","message":"x"}'])
+def test_an_error_in_a_reply_is_told_from_one_that_cannot_be_read(error: bytes) -> None:
+    streamed = tap()
+    through(streamed, event() + b"data: %b\n\n" % error)
+    for fault in (streamed.fault, plain(error)[0].fault):
+        assert fault is not None
+        assert fault.kind is Kind.ENGINE_ABORTED
+
+
 def test_a_plain_reply_is_bounded() -> None:
     made = PlainTap(AttemptFacts(), lambda: 1.0, Endpoint.CHAT, choices=1)
     for _ in range(MAX_KEPT_BYTES // 65536 + 1):
