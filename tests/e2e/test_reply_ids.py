@@ -28,7 +28,9 @@ PREFIX = {
     Endpoint.CLASSIFY: "classify-",
     Endpoint.POOLING: "pool-",
 }
-ROUTES = [(endpoint, streamed) for endpoint in Endpoint for streamed in (False, True) if endpoint.generates or not streamed]
+COMPUTING = [endpoint for endpoint in Endpoint if endpoint.computes]
+"""Replies of tokenizers have no id."""
+ROUTES = [(endpoint, streamed) for endpoint in COMPUTING for streamed in (False, True) if endpoint.generates or not streamed]
 VALUES = {"embedding": [0.5], "relevance_score": 0.5, "score": 0.5, "probs": [1.0], "data": [0.5]}
 """Values of the items of replies for which nothing is generated."""
 

@@ -50,7 +50,8 @@ REFUSED += [(f"/metrics?{route}", "x", f"{name}: {route}\r\n") for route in ROUT
 def body_of(target: str) -> bytes:
     """A body that suits whatever route the target begins with."""
     fitting = [endpoint for endpoint in Endpoint if endpoint.path.rsplit("/", 1)[1] in target.lower()]
-    endpoint = next((endpoint for endpoint in fitting if not endpoint.generates), Endpoint.COMPLETIONS)
+    fitting = sorted((endpoint for endpoint in fitting if not endpoint.generates), key=lambda endpoint: -len(endpoint.path))
+    endpoint = next(iter(fitting), Endpoint.COMPLETIONS)
     if "chat" in target.lower():
         return msgspec.json.encode(chat(max_tokens=1))
     return msgspec.json.encode({"model": "sim", **msgspec.json.decode(endpoint.probe)})

@@ -144,11 +144,11 @@ class _ListedItem(_Item, gc=False):
 class _ValueReply(msgspec.Struct, gc=False):
     """A reply whose answer is one value: token ids, or a text under the name that the engine has for it."""
 
-    tokens: msgspec.Raw | None = None
-    prompt: msgspec.Raw | None = None
-    text: msgspec.Raw | None = None
-    content: msgspec.Raw | None = None
-    error: msgspec.Raw | None = None
+    tokens: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    text: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+    error: Any = None
     object: str | None = None
     model: str | None = None
 
@@ -234,7 +234,7 @@ def _document_of(items: list[_ListedItem]) -> ReplyDocument:
 
 def _document_of_value(reply: _ValueReply, fields: tuple[str, ...]) -> ReplyDocument:
     """A reply whose answer is one value, as one with one item. It has no usage: nothing was computed that could be billed."""
-    values: list[msgspec.Raw] = [value for field in fields if (value := getattr(reply, field)) is not None]
+    values: list[msgspec.Raw] = [value for field in fields if len(memoryview(value := getattr(reply, field)))]
     return ReplyDocument(data=[_Item(value=value) for value in values[:1]], error=reply.error, object=reply.object, model=reply.model)
 
 
