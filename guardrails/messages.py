@@ -21,7 +21,7 @@ from guardrails.json_text import unescaped
 from guardrails.policy import Direction
 
 PROMPTS: Final = frozenset(
-    {"messages", "prompt", "input", "query", "queries", "documents", "text_1", "text_2", "content", "tokens"},
+    {"messages", "prompt", "input", "query", "queries", "documents", "text_1", "text_2", "content", "tokens", "file"},
 )
 """Members that hold prompts and are read whole. Those of requests for scores hold nothing but texts (`gateway/http/openai/rerank.py`), and
 are read like other members, string by string; so is `tokens`, the ids that `detokenize` makes a text of for the caller that has them,
@@ -60,6 +60,7 @@ NO_TEXT: Final = frozenset(
 _NO_DESCRIPTION: Final = frozenset(
     {
         *("type", "name", "id", "role", "format", "pattern", "required", "syntax", "regex", "grammar"),
+        *("response_format", "timestamp_granularities[]", "stream_format"),  # of requests about sound: words of a fixed list
         *("$ref", "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor"),
     }
 )
@@ -77,6 +78,8 @@ _KEY: Final = re.compile(rb'[ \t\r\n,{]*("[^"\\]*(?:\\.[^"\\]*)*")[ \t\r\n]*:[ \
 _GAP: Final = re.compile(rb"\[[ \t\r\n]*")
 _COMMA: Final = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 
+_RECORDING: Final = re.compile(rb'\{"name":"audio\.[a-z0-9]+","bytes":[0-9]+\}')
+"""What the gateway writes for the recording of a form: none of it is the caller's text."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -154,6 +157,8 @@ def texts(body: bytes) -> RequestTexts:
             reading.prompts(value)
         elif name in _DOCUMENTS:
             reading.strings(value, "documents")
+        elif name == "file" and _RECORDING.fullmatch(body, value.begin, value.end):
+            reading.unreadable.append(Unreadable("file", "audio"))
         elif name == "chat_template_kwargs":
             reading.strings(value, "input")
         elif name not in NO_TEXT:

@@ -63,6 +63,8 @@ DIALECT: Final = Dialect(
     mistakes=MISTAKES,
     usage_of_each_choice=True,
     proven=True,
-    routes=dict.fromkeys((Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING)),
+    routes=dict.fromkeys(
+        (Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING, Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS, Endpoint.SPEECH)
+    ),
     tokenizes=("content",),
 )

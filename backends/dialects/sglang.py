@@ -131,6 +131,9 @@ DIALECT: Final = Dialect(
     read_report=read_report,
     disaggregation=BOOTSTRAP,
     # its /v1/score is another API: the probabilities of given tokens behind a prompt
-    routes={Endpoint.CLASSIFY: "/v1/classify", Endpoint.SCORE: None, Endpoint.POOLING: None},
+    routes={
+        **dict.fromkeys((Endpoint.SCORE, Endpoint.POOLING, Endpoint.TRANSLATIONS, Endpoint.SPEECH)),
+        Endpoint.CLASSIFY: "/v1/classify",
+    },
     tokenizes=("prompt",),
 )

@@ -49,8 +49,8 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> PollResult:
 MAX_PROBE_REPLY_BYTES: Final = 1024 * 1024
 """Largest reply: a token with its frame has 500 bytes, an embedding of 4,096 numbers 80 KB."""
 
-_COMPUTING: Final = tuple(endpoint for endpoint in Endpoint if endpoint.computes)
-"""The endpoints whose answers say that an engine computes."""
+_COMPUTING: Final = tuple(endpoint for endpoint in Endpoint if endpoint.computes and not endpoint.sound)
+"""The endpoints whose answers say that an engine computes, but for recordings, which a probe has none of."""
 _REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in _COMPUTING})
 _ProbeReply: Final[Any] = msgspec.defstruct(
     "_Reply", [("model", str | None, None), *((field, list[Any] | None, None) for field in _REPLY_FIELDS)]

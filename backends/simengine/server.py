@@ -24,6 +24,7 @@ from backends.simengine.loras import Loras
 from backends.simengine.pooling import KINDS, PATHS, pooled
 from backends.simengine.reading import ErrorAnswer, own_fault, read_request
 from backends.simengine.settings import SimSettings
+from backends.simengine.sound import SOUND_KINDS, SOUND_PATHS, answer_sound
 
 if TYPE_CHECKING:
     from backends.simengine.publishers import KvPublisher, LoadPublisher
@@ -158,7 +159,10 @@ def _loads(engine: "SimEngine") -> dict[str, Any]:
     return {"version": "simulated", "loads": [load]}
 
 
-INFERENCE_KINDS: Final = {dialect: {"/v1/chat/completions": "chat", "/v1/completions": "text", **paths} for dialect, paths in PATHS.items()}
+INFERENCE_KINDS: Final = {
+    dialect: {"/v1/chat/completions": "chat", "/v1/completions": "text", **paths, **SOUND_PATHS[dialect]}
+    for dialect, paths in PATHS.items()
+}
 KEPT_REQUESTS: Final = 1000
 """Requests kept for tests to inspect."""
 
@@ -359,6 +363,10 @@ class SimEngine:
 
     def _start(self, connection: SimConnection, kind: str) -> None:
         settings = self.settings
+        if kind in SOUND_KINDS:
+            request_id = connection.headers.get(b"x-request-id", b"").decode("latin-1")
+            answer_sound(connection, kind, settings, request_id or f"{self.count:x}", int(time.time()))
+            return
         request = read_request(settings, self.loras, kind, connection.body)
         waiting = len(self.batcher.waiting) + len(self.batcher.running)
         if self.draining or (settings.max_queued is not None and waiting >= settings.max_queued):

@@ -17,6 +17,7 @@ from gateway.deps import Deps
 from gateway.fleet.health import breaker_moved, note_outcome
 from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.http.edge.attempt_faults import backend_drained, caller_gone
+from gateway.http.edge.audio_taps import TAKEN
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.relay import ReplyRelay, ReplySource
 from gateway.http.edge.reply_chain import ReplyChain
@@ -149,6 +150,7 @@ class Attempt(msgspec.Struct, eq=False):
                 dialect.mistakes,
                 deps.names_inside,
                 self.ask.prompt_field if self.ask.endpoint.alternatives else "",
+                TAKEN[self.ask.endpoint.sound],
             ),
             headers=lambda: reply_headers(exchange, story, chain.usage, deps, stream=story.asked.stream),
             timeouts=deps.timeouts,

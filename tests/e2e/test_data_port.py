@@ -22,7 +22,7 @@ DANGEROUS = [
     "/v1/chat/completions/../../../metrics", "/V1/chat/completions", "/v1/chat/completions;x=1", "/v1/chat/completions%00",
     "/v1/chat/completions\\..\\..", "/v1\\chat\\completions", "/%761/chat/completions", "/v1/chat/completions%20",
     "/v1/chat/completions.json", "/v1/responses/resp_1", "/v1/files", "/v1/batches", "/v1/assistants", "/v2/embed",
-    "/v1/audio/speech", "/v1/images/generations", "/admin", "/key/generate", "/config/update", "/.env", "/sim/faults",
+    "/v1/audio/voices", "/v1/images/generations", "/admin", "/key/generate", "/config/update", "/.env", "/sim/faults",
     "/sim/state",
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from backends.simengine.shapes import pieces_of, tokens_of
+from backends.simengine.sound import speech_of, transcript
 from domain.ask import Endpoint
 from domain.usage import NO_USAGE
 from gateway.placement.explain import Would, supposed
@@ -27,6 +28,7 @@ MAILS = {"id": "mails", "kind": "pii", "types": ["email"], "mode": "redact", "on
 WORDS = {"id": "words", "kind": "words", "words": ["open sesame"], "mode": "block", "on": ["input", "documents"]}
 ACME = Scope(Level.TENANT, "acme")
 MESSAGES = [{"role": "user", "content": "the red fox"}]
+RECORDING = b"RIFF" + bytes(range(256)) * 300
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,31 @@ ROUTES = [
     ),
     Route(Endpoint.TOKENIZE, {"messages": MESSAGES}, ("messages",), {}, 1, id="tokenize-messages", value={"count": 12}),
     Route(Endpoint.DETOKENIZE, {"tokens": [7, 11]}, (), {}, 1, ("/v1/detokenize",), value={"prompt": "[7][11]"}),
+    Route(
+        Endpoint.TRANSCRIPTIONS,
+        {"file": RECORDING, "prompt": "fox", "language": "en"},
+        ("prompt",),
+        {},
+        1,
+        ("/openai/v1/audio/transcriptions", "/openai/deployments/sim/audio/transcriptions"),
+        value={"text": transcript("transcribe", RECORDING, SIM.seed), "usage": {"type": "duration", "seconds": 3}},
+    ),
+    Route(
+        Endpoint.TRANSLATIONS,
+        {"file": RECORDING, "prompt": "fox"},
+        ("prompt",),
+        {},
+        1,
+        value={"text": transcript("translate", RECORDING, SIM.seed)},
+    ),
+    Route(
+        Endpoint.SPEECH,
+        {"input": "the red fox", "voice": "alloy", "instructions": "slowly"},
+        ("input", "instructions"),
+        {},
+        1,
+        value={"sound": speech_of("the red fox")},
+    ),
 ]
 
 Feature = Callable[[Route], Awaitable[None]]
@@ -117,7 +144,18 @@ def policy(**fields: Any) -> dict[str, Any]:
 
 
 async def send(client: httpx.AsyncClient, route: Route, path: str = "", **fields: Any) -> httpx.Response:
-    return await client.post(path or route.endpoint.path, json={"model": "sim", **route.body, **fields})
+    body = {"model": "sim", **route.body, **fields}
+    if "file" in body:
+        return await client.post(path or route.endpoint.path, files={"file": ("a.wav", body.pop("file"))}, data=body)
+    return await client.post(path or route.endpoint.path, json=body)
+
+
+def read(reply: httpx.Response) -> dict[str, Any]:
+    """The members of a reply; of one that is sound, its bytes."""
+    if reply.headers["content-type"].startswith("audio/"):
+        return {"sound": reply.content}
+    body: dict[str, Any] = reply.json()
+    return body
 
 
 def with_text(value: Any, text: str) -> Any:
@@ -146,7 +184,7 @@ async def answers(route: Route) -> None:
         for path in (route.endpoint.path, *route.paths):
             reply = await send(client, route, path)
             assert reply.status_code == 200, reply.text
-            body = reply.json()
+            body = read(reply)
             if route.value is not None:
                 assert {name: body[name] for name in route.value} == route.value
                 continue
@@ -277,7 +315,8 @@ async def the_record_the_log_and_the_metrics_tell_of_it(route: Route) -> None:
 
 async def it_can_be_asked_where_it_would_go(route: Route) -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url) as running:
-        told = await supposed(Would("acme", route.endpoint.path, json.dumps({"model": "sim", **route.body}).encode()), running.deps)
+        file = {"file": {"name": "audio.wav", "bytes": 9}} if "file" in route.body else {}
+        told = await supposed(Would("acme", route.endpoint.path, json.dumps({"model": "sim", **route.body, **file}).encode()), running.deps)
         assert told.refusal is None
         assert told.explained is not None
         assert not engine.received
@@ -299,7 +338,7 @@ async def what_the_engine_lacks_is_said(route: Route) -> None:
     sim = SimSettings(models=("sim",), dialect="sglang", speed=2000)
     async with SimEngine(sim) as engine, gateway(engine.url, pool={"dialect": "sglang"}) as running, running.client() as client:
         reply = await send(client, route)
-        its = (Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.CLASSIFY, Endpoint.TOKENIZE, Endpoint.DETOKENIZE)
+        its = (Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.CLASSIFY, Endpoint.TOKENIZE, Endpoint.DETOKENIZE, Endpoint.TRANSCRIPTIONS)
         has = route.endpoint in its and "messages" not in route.body
         assert reply.status_code == (200 if has else 400), reply.text
         assert len(engine.received) == has
@@ -356,6 +395,9 @@ NOT_HERE: dict[str, str] = {
 }
 """Features that the table leaves out, each with its reason."""
 
+FORMS: tuple[Endpoint, ...] = (Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS)
+SOUND: tuple[Endpoint, ...] = (*FORMS, Endpoint.SPEECH)
+ELSEWHERE = "tests/e2e/test_audio_routes.py"
 TOKENIZERS: tuple[Endpoint, ...] = (Endpoint.TOKENIZE, Endpoint.DETOKENIZE)
 UNCOUNTED = "a tokenizer computes no tokens: a request counts as one, and holds and uses nothing else"
 COUNTED = "the engine computes the prompt, so its tokens count, and its failures are those of the engine"
@@ -369,6 +411,9 @@ NOT_OF_ROUTES: dict[tuple[Endpoint, Feature], str] = {
         Endpoint.DETOKENIZE,
         guards_read_every_text,
     ): "a request has no text, and the reply's is made of the caller's own ids; no model reads it",
+    **{(endpoint, unknown_fields_go_on): f"they go on as parts of a form: {ELSEWHERE}" for endpoint in FORMS},
+    **{(endpoint, nothing_is_streamed): f"transcripts are streamed: {ELSEWHERE}" for endpoint in FORMS},
+    **{(endpoint, tokens_are_held_and_settled_as_reported): f"seconds are reported, or nothing: {ELSEWHERE}" for endpoint in SOUND},
 }
 """Cells that the table leaves out, each with its reason."""
 CELLS = [(route, feature) for route in ROUTES for feature in FEATURES if (route.endpoint, feature) not in NOT_OF_ROUTES]
@@ -380,7 +425,8 @@ async def test_every_route_has_every_feature(route: Route, feature: Feature) -> 
 
 
 def test_the_table_has_a_row_for_every_route_and_every_alternative() -> None:
-    rows = {(row.endpoint, tuple(sorted(row.body.keys() - {"encoding_format", "dimensions", "add_special_tokens"}))) for row in ROUTES}
+    beside = {"encoding_format", "dimensions", "add_special_tokens", "voice", "instructions", "language"}
+    rows = {(row.endpoint, tuple(sorted(row.body.keys() - beside - ({"prompt"} if "file" in row.body else set())))) for row in ROUTES}
     # it is llama.cpp's, whose own test is below
     rows.add((Endpoint.TOKENIZE, ("content",)))
     wanted = {
@@ -419,7 +465,7 @@ async def test_jinas_and_coheres_clients_get_one_shape_from_every_engine(dialect
 async def test_dialects_without_an_endpoint_say_so_before_any_engine_is_asked(dialect: str) -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, pool={"dialect": dialect}, poll=False) as running, running.client() as client:
         for route in ROUTES:
-            lacks = (Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING, *(TOKENIZERS if dialect != "llamacpp" else ()))
+            lacks = (*SOUND, Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING, *(TOKENIZERS if dialect != "llamacpp" else ()))
             if route.endpoint in lacks:
                 reply = await send(client, route)
                 assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")

@@ -24,6 +24,9 @@ PREFIXES: Final[Mapping[Endpoint, str]] = {
     Endpoint.POOLING: "pool-",
     Endpoint.TOKENIZE: "tokn-",
     Endpoint.DETOKENIZE: "tokn-",
+    Endpoint.TRANSCRIPTIONS: "trsc-",
+    Endpoint.TRANSLATIONS: "trsl-",
+    Endpoint.SPEECH: "speech-",
 }
 """What clients know the ids of each endpoint by; vLLM writes the same."""
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from domain.ask import Endpoint
+from gateway.http.openai.audio import audio_size, speech, speech_size, spoken_prompts, transcriptions
 from gateway.http.openai.chat import chat, chat_size
 from gateway.http.openai.checks import Accepted, Check, accepted_values
 from gateway.http.openai.completions import completions, completions_prompts, completions_size
@@ -60,6 +61,9 @@ def forms_for(caps: RequestCaps, *, links: bool = False) -> Mapping[Endpoint, En
         Endpoint.POOLING: form(pooling(caps, links=links), pooled_size, pooled_prompts, pooled_items),
         Endpoint.TOKENIZE: form(tokenize(caps, links=links), tokens_size, tokens_prompts, one_value),
         Endpoint.DETOKENIZE: form(detokenize(caps), tokens_size, tokens_prompts, one_value),
+        Endpoint.TRANSCRIPTIONS: form(transcriptions(caps), audio_size, spoken_prompts, one_value),
+        Endpoint.TRANSLATIONS: form(transcriptions(caps), audio_size, spoken_prompts, one_value),
+        Endpoint.SPEECH: form(speech(caps), speech_size, spoken_prompts, one_value),
     }
 
 

@@ -72,7 +72,7 @@ def test_each_endpoint_has_a_path_at_an_engine_or_a_clear_fault(name: str) -> No
     assert paths == {
         "vllm": own,
         "openai": own,
-        "sglang": {**own, "classify": "/v1/classify", "score": "model", "pooling": "model"},
+        "sglang": {**own, "classify": "/v1/classify", **dict.fromkeys(("score", "pooling", "translations", "speech"), "model")},
         "llamacpp": {**lacks, "embeddings": "/v1/embeddings", "rerank": "/v1/rerank", "tokenize": "prompt", "detokenize": "/detokenize"},
         "tgi": lacks,
     }.get(name, {**lacks, "embeddings": "/v1/embeddings"})
