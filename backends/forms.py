@@ -64,7 +64,7 @@ class FormPart(msgspec.Struct):
     """The name of the file that the part is; None for a part that is none."""
 
 
-class _FormReader:
+class _PartReader:
     """Gathers what the parser finds."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ def read_form(content_type: bytes, body: bytes) -> list[FormPart]:
     boundary = options.get(b"boundary", b"")
     if kind != FORM or not 0 < len(boundary) <= MAX_BOUNDARY_BYTES:
         raise BadForm(f"the header 'content-type' names no boundary of 1 to {MAX_BOUNDARY_BYTES} bytes")
-    reader = _FormReader()
+    reader = _PartReader()
     callbacks: Any = {name: getattr(reader, name) for name in dir(reader) if name.startswith("on_")}
     try:
         parser = MultipartParser(boundary, callbacks)

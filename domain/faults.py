@@ -41,6 +41,7 @@ class Kind(Enum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     MODEL_NOT_FOUND = "model_not_found"
     PROMPT_NOT_FOUND = "prompt_not_found"
+    OBJECT_NOT_FOUND = "object_not_found"
     NOT_PERMITTED = "not_permitted"
     # the caller's limits
     REQUEST_LIMIT = "request_limit"
@@ -69,6 +70,7 @@ class Kind(Enum):
     QUOTA_UNKNOWN = "quota_unknown"
     GUARD_UNAVAILABLE = "guard_unavailable"
     GUARD_LIMIT = "guard_limit"
+    STORAGE_UNAVAILABLE = "storage_unavailable"
     # the engines'
     NO_BACKEND = "no_backend"
     ENGINE_BUSY = "engine_busy"
@@ -99,6 +101,7 @@ SOURCE: Final[dict[Kind, Source]] = (
             Kind.IDENTITY_UNAVAILABLE,
             Kind.GUARD_UNAVAILABLE,
             Kind.GUARD_LIMIT,
+            Kind.STORAGE_UNAVAILABLE,
         ),
         Source.GATEWAY,
     )

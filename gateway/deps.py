@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from backends.attempt import RetryBudget
 from backends.breaker import Breakers
@@ -51,6 +51,9 @@ from routing.schedule import Route
 from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
 from tenancy.ports import Counters
+
+if TYPE_CHECKING:
+    from gateway.files.service import FileService
 
 
 class Live:
@@ -245,6 +248,8 @@ class Deps:
     """The names of the detectors that look for personal data."""
     late_findings: Callable[[str, Direction, GuardVerdict], None] = lambda _tenant, _direction, _verdict: None
     """Called with the tenant and what detectors found in a request or an answer that was over by then."""
+    files: "FileService | None" = None
+    """The files and batches of callers; None where this gateway keeps none."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""

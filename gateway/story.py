@@ -112,6 +112,8 @@ class AskedFacts(msgspec.Struct):
     """The end-user label; written to the ledger, and to a log only where `log.end_user` says so."""
     organisation: str = ""
     request_bytes: int = 0
+    price_percent: int = 100
+    """What the request costs, in percent of its model's price."""
     image_bytes: int = 0
     """The bytes by which images that were fetched for the request have made it larger than its body."""
 
@@ -253,8 +255,7 @@ class AttemptFacts(msgspec.Struct):
 
     @property
     def delivered(self) -> int:
-        """Output tokens that were delivered, where the engine reported none: one for each event, or what the text of a plain answer
-        usually makes."""
+        """Delivered output tokens, where the engine reported none: one for each event, or what a plain answer's text usually makes."""
         return max(self.events, -(-self.said_bytes // BYTES_PER_TOKEN))
 
     def note_event(self, now: float) -> None:
@@ -337,8 +338,7 @@ class Story(msgspec.Struct):
 
     @property
     def gateway_id(self) -> str:
-        """The gateway's own id of the whole request, which logs, explanations and the reply's headers have; after a fallback, `own_id` is
-        of one model only."""
+        """The gateway's own id of the whole request, in logs, explanations and headers; after a fallback, `own_id` is of one model."""
         return (self.first or self).own_id
 
     @property

@@ -86,6 +86,14 @@ class Price(msgspec.Struct, frozen=True):
         parts = (("cached_input", rates.cached_input, rates.uncached_input), ("reasoning", rates.reasoning, rates.output))
         return tuple(name for name, part, whole in parts if part == 0 and whole != 0)
 
+    def at_percent(self, percent: int) -> "Price":
+        """The price with so many percent of its money, rounded up; its units stay."""
+        if self.nanousd_per_mtok is NO_COST:
+            return self
+        rates = self.nanousd_per_mtok
+        reduced = TokenRates(*(-(-getattr(rates, name) * percent // 100) for name in TokenRates.__struct_fields__))
+        return msgspec.structs.replace(self, nanousd_per_mtok=reduced)
+
     def units_of(self, usage: Usage) -> int:
         """Weighted tokens of a usage, rounded up to a whole one."""
         if self.units is PLAIN_UNITS:

@@ -17,6 +17,7 @@ from domain.identity import TenantId
 from domain.membership import MemberSource
 from gateway.config.load import Settings
 from gateway.deps import Deps
+from gateway.files.service import FileService
 from gateway.http.data_port import DataPort
 from gateway.http.edge.client_address import TrustedProxies
 from gateway.http.edge.connection import EdgeConnection
@@ -142,6 +143,7 @@ async def gateway(
     registered: MemberSource | None = None,
     run_dir: Path | None = None,
     base_dir: Path | None = None,
+    files: FileService | None = None,
     **sections: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve in front of `engines` (their URLs) on a free loopback port."""
@@ -174,6 +176,7 @@ async def gateway(
         tokens=tokens,
         answers=answers,
         detectors=detectors,
+        files=files,
         observe=observe,
         log_defect=lambda error, _: defects.append(error),
     )

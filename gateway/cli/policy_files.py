@@ -1,6 +1,7 @@
 """Policy folders as `tidegate policy` reads them: loads, checks and explains them without a gateway."""
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from gateway.cli.similar_questions import similar_questions
 from gateway.config.load import load_settings
 from gateway.http.openai import check_caps, interpret
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
+from gateway.http.translations import TRANSLATED, Translations
 from gateway.request.guards_asked import applying_guards
 from gateway.request.permissions import sticky_key
 from gateway.request.policy_match import Asked, explain_rules, match_policy
@@ -67,12 +69,13 @@ def explained(question: Question, policies: PolicySet) -> list[str]:
     policy, prompt = policies.for_tenant(tenant), None
     caps, links = (USUAL_CAPS, False) if policy is None else (policy.widest_caps, policy.may_fetch_images)
     try:
-        ask = interpret(Endpoint(question.endpoint), _body(request), headers.get(PROMPT_HEADER), caps=caps, links=links)
+        endpoint, body = Translations(b"", time.time, lambda: "0").chat_of(question.endpoint, _body(request))
+        ask = interpret(endpoint, body, headers.get(PROMPT_HEADER), caps=caps, links=links)
         key = sticky_key(ask, ask.user, str(request))
         if ask.template is not None:
             ask, prompt = with_prompt(ask, prompts, key)
     except ValueError:
-        fail(f"--endpoint: one of {', '.join(member.path for member in Endpoint)}", code=2)
+        fail(f"--endpoint: one of {', '.join([*(member.path for member in Endpoint), *sorted(TRANSLATED)])}", code=2)
     except Fault as fault:
         fail(f"{request}: the request would be refused: {fault.message}")
     caller = Caller(TenantId(tenant), ProjectId(question.project), KeyId(""))

@@ -127,6 +127,17 @@ def checked_hook_url(url: str) -> str:
     return url
 
 
+def checked_store_url(url: str) -> str:
+    """The text itself, if it is the URL of an object store: `http(s)://host[:port]`.
+
+    Raises:
+        ValueError: it is something else, or leads to a link-local or cloud-metadata address. Never repeats the URL.
+    """
+    _, host = _scheme_and_host(url, "an object store")
+    _refuse_metadata(checked_host(host))
+    return url
+
+
 DOCS_VARIABLE: Final = "TIDEGATE_DOCS_URL"
 """The variable of the same meaning as the setting `docs_url`, for commands that read no settings too."""
 

@@ -49,7 +49,10 @@ class ConnectionLimits(Strict):
         default=8 * 1024**2, ge=1024, le=1024**3, description="Largest request body where no policy allows more; larger ones are a 413."
     )
     largest_body_bytes: int = Field(
-        default=64 * 1024**2, ge=1024, le=1024**3, description="Largest request body that a policy can allow (`caps.body_bytes`)."
+        default=65 * 1024**2,
+        ge=1024,
+        le=1024**3,
+        description="Largest request body that a policy can allow (`caps.body_bytes`), and largest file, or part of one, with its form.",
     )
     large_bodies_total_bytes: int = Field(
         default=512 * 1024**2,

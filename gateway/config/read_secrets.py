@@ -100,6 +100,7 @@ def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
             read_reference(pool.api_key, settings.base_dir, os.environ)
     for name in settings.guards.detectors:
         read_detector_secret(settings, name)
+    read_s3_keys(settings)
 
 
 def read_detector_secret(settings: Settings, name: str) -> str | None:
@@ -125,6 +126,16 @@ def detector_secret(settings: Settings, name: str) -> tuple[str, SecretReference
     if isinstance(detector, GuardWebhookSettings):
         return f"{path}.secret", detector.secret
     return f"{path}.api_key", None if isinstance(detector, GuardModelSettings) else detector.api_key
+
+
+def read_s3_keys(settings: Settings) -> tuple[str, str]:
+    """Access key and secret key of `files.s3`; both empty where the settings name none. Raises SecretError."""
+    s3 = settings.files.s3
+    if s3 is None or (s3.access_key is None and s3.secret_key is None):
+        return "", ""
+    if s3.access_key is None or s3.secret_key is None:
+        raise SecretError("files.s3 has one of access_key and secret_key; write both, or none for the environment's own identity")
+    return read_reference(s3.access_key, settings.base_dir, os.environ), read_reference(s3.secret_key, settings.base_dir, os.environ)
 
 
 def read_rollouts_secret(settings: Settings) -> bytes | None:

@@ -15,20 +15,17 @@ from domain.faults import Fault, Kind
 from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.docs_links import linked
+from gateway.files.routes import STORED, is_stored, stored_handler
 from gateway.guards.coverage import check_guarded
-from gateway.http.anthropic import COUNT_TOKENS, MESSAGES, AnthropicReplies, MessagesTranslation
 from gateway.http.anthropic.faults import render_refusal
-from gateway.http.anthropic.models import VERSION_HEADER, render_messages_model, render_messages_models
-from gateway.http.anthropic.signatures import ThinkingSigner
+from gateway.http.anthropic.models import render_messages_model, render_messages_models
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.per_address import AddressLimits
-from gateway.http.edge.translation import Translation
 from gateway.http.faults import render
 from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
 from gateway.http.openai.own_key import KeyFacts, render_own_key
-from gateway.http.responses import INPUT_TOKENS, InputTokensTranslation, ResponsesTranslation
-from gateway.http.responses import PATH as RESPONSES
+from gateway.http.translations import COUNTS, TRANSLATED, Translations, speaks_messages
 from gateway.http.unserved import instead_of
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
@@ -50,10 +47,8 @@ MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
 OWN_KEY: Final = "/v1/key"
 """What a caller's own key may do, and what is left of its limits."""
-OWN_POSTS: Final = {**JUDGEMENTS, COUNT_TOKENS: count_tokens, INPUT_TOKENS: count_tokens}
+OWN_POSTS: Final = {**JUDGEMENTS, **dict.fromkeys(COUNTS, count_tokens)}
 """The routes with a body that the gateway answers itself."""
-TRANSLATED: Final = frozenset({MESSAGES, RESPONSES})
-"""The routes whose requests become chats."""
 OWN: Final = frozenset({MODELS, OWN_KEY, *OWN_POSTS})
 """The routes that the gateway answers itself, beside those of single models."""
 HEALTH: Final = "/health"
@@ -92,7 +87,7 @@ class DataPort:
     def __init__(self, deps: Deps) -> None:
         check_guarded(INFERENCE.values())
         self._deps = deps
-        self._signer = ThinkingSigner(deps.salt_secret)
+        self._translations = Translations(deps.salt_secret, deps.wall, deps.new_id)
 
     def start(self, exchange: Exchange) -> None:
         """Serve one request whose head is acceptable."""
@@ -103,30 +98,17 @@ class DataPort:
                 _health(exchange)
                 return
             path, deployment = usual(head.path)
-            if path in INFERENCE or path in OWN or path in TRANSLATED or path.startswith(ONE_MODEL):
+            if path in INFERENCE or path in OWN or path in TRANSLATED or path.startswith(ONE_MODEL) or is_stored(path):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
-            endpoint = self._translated(exchange) or endpoint
+            exchange.translation = self._translations.of(head)
+            if path in TRANSLATED:
+                endpoint = Endpoint.CHAT
         if head.method != "POST":
             endpoint = None
         deps = self._deps
         reply = serve(exchange, endpoint, deps) if endpoint is not None else self._answer(exchange)
         exchange.task = deps.loop.create_task(reply)
-
-    def _translated(self, exchange: Exchange) -> Endpoint | None:
-        """The endpoint that serves a request of another API, whose translation the exchange has from then on; None where no endpoint does:
-        only the shape of the answer is then the other API's."""
-        head, wall, new_id = exchange.head, self._deps.wall, self._deps.new_id
-        translation: Translation | None = None
-        if head.path == MESSAGES:
-            translation = MessagesTranslation(self._signer, wall)
-        elif head.path in (RESPONSES, INPUT_TOKENS):
-            made = ResponsesTranslation if head.path == RESPONSES else InputTokensTranslation
-            translation = made(lambda: int(wall()), lambda: new_id().removeprefix("req-").replace("-", ""))
-        elif speaks_messages(head):
-            translation = AnthropicReplies(head.path, self._signer, wall)
-        exchange.translation = translation
-        return Endpoint.CHAT if head.path in TRANSLATED else None
 
     def start_within(self, addresses: AddressLimits) -> Callable[[Exchange], None]:
         """`start` for requests within the limits of their address; others are refused before their key is looked at. The probe of load
@@ -137,6 +119,7 @@ class DataPort:
             if fault is None:
                 self.start(exchange)
                 return
+            exchange.translation = self._translations.of(exchange.head)
             story = open_story(exchange, self._deps)
             refuse(fault, exchange, story, self._deps)
             record(exchange, story, self._deps)
@@ -176,16 +159,19 @@ class DataPort:
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
+        stored = is_stored(path)
         known = path in INFERENCE or path in OWN or path in TRANSLATED or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
-        if not known:
+        if not (known or stored):
             hint = instead_of(path) or "Routes are listed in docs/reference/api.md."
-            if "/v1" + path in (*INFERENCE, *TRANSLATED, *OWN):
+            if "/v1" + path in (*INFERENCE, *TRANSLATED, *OWN, *STORED):
                 hint = "Set base_url to end in /v1."
             elif path.startswith("/v1/v1/"):
                 hint = "The client adds /v1 itself: set its base URL to end before it."
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {linked(hint, self._deps.docs_url)}")
         if method == "OPTIONS" and b"origin" in head.headers:
             return self._preflight
+        if stored:
+            return stored_handler(path, method, self._deps)
         if path in INFERENCE or path in TRANSLATED or (path in OWN_POSTS and method != "POST"):
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only POST is allowed here.", detail="POST")
         if path in OWN_POSTS:
@@ -274,14 +260,6 @@ class DataPort:
             (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
         )
         exchange.reply(204, origin_headers + header_lines(headers), b"")
-
-
-def speaks_messages(head: RequestHead) -> bool:
-    """Whether a request expects the answers of Anthropic's API."""
-    path = head.path
-    if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
-        return True
-    return VERSION_HEADER in head.headers and path not in INFERENCE
 
 
 def _health(exchange: Exchange) -> None:

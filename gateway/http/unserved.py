@@ -31,9 +31,6 @@ INSTEAD: Final = {
     "/v1/chat/completions": "Chat completions are not stored: keep what was answered.",
     "/v1/realtime": "Realtime sessions are not served: use /v1/chat/completions with stream: true.",
     "/v1/audio": "Of audio, /v1/audio/transcriptions, /v1/audio/translations and /v1/audio/speech are served.",
-    "/v1/files": "Files are not served: send the content itself in the request.",
-    "/v1/uploads": "Uploads are not served: send the content itself in the request.",
-    "/v1/batches": "Batches are not served: send each request by itself, with the header x-tidegate-class: batch.",
 }
 """The beginning of the path, whole segments of it, and the sentence. Longer beginnings stand in front of shorter ones."""
 

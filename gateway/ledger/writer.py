@@ -60,6 +60,8 @@ def _block(record: Record) -> GuardBlock | None:
 
 CLOSE_WITHIN_S: Final = 5.0
 """The longest wait for the disk at the end of a worker."""
+LOOK_DURABLE_S: Final = 0.01
+"""Between two looks at whether events are on the disk; a sync takes milliseconds, and comes every `ledger.fsync_ms`."""
 END_WITHIN_S: Final = 2.0
 """The longest wait for the end of the log of requests in flight."""
 
@@ -109,6 +111,7 @@ class UsageWriter:
     def __init__(self, log: DurableLog, under_way: UnderWayLog) -> None:
         self._log = log
         self._under_way = under_way
+        self._appended = 0
 
     def opened(self, open_hold: OpenHold) -> None:
         """Log a hold that was opened: from now on the request is billed even when the process dies."""
@@ -123,7 +126,14 @@ class UsageWriter:
         event = usage_event(record)
         if event is not None:
             self._log.append(event)
+            self._appended += 1
             self._under_way.close(event.request_id)
+
+    async def durable(self) -> None:
+        """Wait until every event that was written so far is on the disk, or was dropped for want of room; as long as that takes."""
+        appended = self._appended
+        while self._log.written + self._log.dropped < appended:
+            await asyncio.sleep(LOOK_DURABLE_S)
 
     @property
     def full(self) -> bool:

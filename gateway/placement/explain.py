@@ -12,12 +12,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from domain.ask import Endpoint
 from domain.faults import Fault
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.deps import Deps
 from gateway.http.openai import check_caps, interpret
 from gateway.http.openai.prompts import with_prompt
+from gateway.http.translations import Translations
 from gateway.placement.decision_log import find_written
 from gateway.placement.decisions import Explained, decision
 from gateway.placement.place import decide, prepare
@@ -146,7 +146,8 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     tenant_policy = policies.for_tenant(asked.tenant)
     caps, links = (USUAL_CAPS, False) if tenant_policy is None else (tenant_policy.widest_caps, tenant_policy.may_fetch_images)
     try:
-        ask = interpret(Endpoint(asked.endpoint), asked.body, caps=caps, links=links)
+        endpoint, body = Translations(deps.salt_secret, deps.wall, deps.new_id).chat_of(asked.endpoint, asked.body)
+        ask = interpret(endpoint, body, caps=caps, links=links)
     except Fault as fault:
         return WouldAnswer(refusal=_refused(fault))
     dice = NoDice()

@@ -63,6 +63,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
 from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
+from gateway.wiring.files import FileParts, LineEnds
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
@@ -227,6 +228,8 @@ class _Worker:
         books = self._books = LimitBooks(settings, stores.spend, self._usage)
         stack.push_async_callback(books.close)
         counters = await books.open(run_dir, lambda: deps.live.directory)
+        files = FileParts(settings)
+        stack.push_async_callback(files.close)
         answer_cache, close_answers = await answers_for(settings, pepper)
         stack.push_async_callback(close_answers)
         stack.push_async_callback(self._detectors.close)
@@ -248,6 +251,7 @@ class _Worker:
             guessed=await guessed_vocabularies_for(settings),
             answers=answer_cache,
             detectors=self._detectors,
+            files=files.service,
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)
@@ -276,7 +280,13 @@ class _Worker:
         await rollouts.look(deps.live)
         limits = books.loops(deps.pool_states.set_share, lambda: self._state == "draining")
         registered = _looking(adapters.look, PurgeWatch(stores.purges, deps.answers.purge).look)
-        loops = [*fleet.loops(), registered, *(tokens.loops() if tokens else ()), *limits]
+        loops = [
+            *fleet.loops(),
+            registered,
+            *files.loops(self._index, deps, self._line_ends()),
+            *(tokens.loops() if tokens else ()),
+            *limits,
+        ]
         self._policies.follow(deps.live)
         await self._join_siblings(deps, fleet, stack)
         await self._take_copy(deps)
@@ -381,7 +391,23 @@ class _Worker:
                 self._revoked.sweep(now, deps)
                 connections.sweep(now)
 
+    def _line_ends(self) -> LineEnds:
+        async def at_once() -> None:
+            pass
+
+        def nowhere(_record: Record) -> None:
+            pass
+
+        usage = self._usage
+        book, durable = (usage.observe, usage.durable) if usage is not None else (nowhere, at_once)
+        return LineEnds(self._note, book, durable, lambda: self._state == "draining")
+
     def _observe(self, record: Record) -> None:
+        self._note(record)
+        if self._usage is not None and not record.shadow:
+            self._usage.observe(record)
+
+    def _note(self, record: Record) -> None:
         if (record.dealt is not None or record.dealt_prompt is not None) and self._rollouts is not None:
             self._rollouts.observe(record)
         if record.shadow:
@@ -389,8 +415,6 @@ class _Worker:
         self._metrics.observe(record)
         if self._access_log is not None:
             self._access_log.write(record)
-        if self._usage is not None:
-            self._usage.observe(record)
         if record.soft_limits:
             self._thresholds.observe(record)
 

@@ -50,6 +50,8 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
         return ask, await admit_without_tokens(caller, grant, story, deps)
     prices = live.directory.prices
     price = prices.at(rule.name, live.fleet.pools[rule.pool].revision, story.at_unix) if prices.by_model else FREE
+    if asked.price_percent != 100:
+        price = price.at_percent(asked.price_percent)
     groups = grant.of_every_request if grant.of_every_request is not None else grant.groups(rule.name, asked.user)
     if not groups and rights is EVERYTHING:
         per_sequence = ask.max_output_tokens if ask.max_output_tokens is not None else asked.output_cap

@@ -32,7 +32,10 @@ async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
     if b"x-api-key" in headers or b"api-key" in headers:
         caller = await _caller_of_any((token, headers.get(b"x-api-key", b""), headers.get(b"api-key", b"")), deps)
     elif not token:
-        raise _missing_key()
+        if exchange.own is None:
+            raise _missing_key()
+        caller = _still_valid(exchange.own.caller, deps)
+        story.asked.price_percent = exchange.own.price_percent
     else:
         text, now_unix = token.decode("latin-1").strip(), deps.wall()
         if deps.tokens is not None and looks_like_token(text):
@@ -48,6 +51,14 @@ async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
             Kind.NOT_PERMITTED, f"This key may not be used from {seen}. Send the request from a network that the key is allowed for."
         )
     return caller
+
+
+def _still_valid(caller: Caller, deps: Deps) -> Caller | None:
+    """The caller of a request that the gateway makes; None once its key, or the project of its token, is no longer valid."""
+    directory, now_unix = deps.live.directory, deps.wall()
+    if caller.by_token:
+        return caller if directory.for_tenant(caller.tenant, caller.project, now_unix) is not None else None
+    return caller if directory.keys.is_valid(caller.key_id, now_unix) else None
 
 
 async def _caller_of_any(credentials: tuple[bytes, ...], deps: Deps) -> Caller | None:

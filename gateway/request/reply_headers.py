@@ -23,6 +23,8 @@ EXPOSED: Final = b", ".join(
         b"x-request-id, x-tidegate-request-id, openai-processing-ms, retry-after, retry-after-ms, x-should-retry",
         b"x-tidegate-limit-warning, x-tidegate-degraded",
         *(b"x-ratelimit-%b-%b" % (what, kind) for what in (b"limit", b"remaining", b"reset") for kind in (b"requests", b"tokens")),
+        b"request-id",
+        *(b"anthropic-ratelimit-%b-%b" % (kind, what) for what in (b"limit", b"remaining", b"reset") for kind in (b"requests", b"tokens")),
     )
 )
 """The headers that a page of another origin may read."""

@@ -30,6 +30,7 @@ from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import Settings
 from gateway.config.pools import PoolSettings
 from gateway.deps import Deps, Live, Watch, request_ids
+from gateway.files.service import FileService
 from gateway.guards.remembered import RememberedVerdicts
 from gateway.http.edge.timeouts import Timeouts
 from gateway.http.openai.models import Abilities
@@ -155,6 +156,7 @@ def deps_for(
     guessed: Mapping[str, Vocabulary] | None = None,
     answers: AnswerCache | None = None,
     detectors: GuardDetectors | None = None,
+    files: FileService | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -243,6 +245,7 @@ def deps_for(
         answers=answers if answers is not None else answers_in_memory(settings, pepper),
         detectors=detectors,
         personal_detectors=personal_detectors(settings),
+        files=files,
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)

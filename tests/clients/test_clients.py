@@ -24,20 +24,26 @@ ROOT = HERE.parents[1]
 NEWEST, OPENAI2 = ROOT / ".venv-clients", ROOT / ".venv-clients-openai2"
 CLIENTS = {
     "openai_python": NEWEST,
+    "openai_responses": NEWEST,
     "openai_node": NEWEST / "node",
     "anthropic_python": NEWEST,
     "anthropic_node": NEWEST / "node",
     "vercel_ai_sdk": NEWEST / "node",
+    "vercel_ai_sdk_openai": NEWEST / "node",
     "langchain": NEWEST,
     "llama_index": OPENAI2,
     "instructor": OPENAI2,
     "pydantic_ai": NEWEST,
     "openai_agents": NEWEST,
+    "openai_agents_responses": NEWEST,
     "litellm": OPENAI2,
     "openai_python_2": OPENAI2,
 }
 """Each client with the environment that it runs in. `openai_python_2` is the program of openai-python with its version 2."""
-THINKERS = ("openai_python", "openai_python_2", "openai_node", "anthropic_python", "anthropic_node", "vercel_ai_sdk", "litellm")
+THINKERS = (
+    *("openai_python", "openai_python_2", "openai_responses", "openai_node", "anthropic_python", "anthropic_node"),
+    *("vercel_ai_sdk", "litellm"),
+)
 """Clients that show reasoning of an answer."""
 WITHIN_S = 300
 """A client that hangs is ended. The longest took 10 s on two quiet cores; importing LlamaIndex alone took 65 s on two very busy ones."""

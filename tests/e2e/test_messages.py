@@ -1,11 +1,13 @@
 """Anthropic's Messages API through a whole gateway: what it alone has. What all routes have is in `test_routes_by_feature.py`."""
 
+import contextlib
 import json
 from typing import Any
 
+import httpx
 import pytest
 
-from backends.simengine import SimEngine, SimSettings
+from backends.simengine import FaultRule, SimEngine, SimSettings
 from tests.gateway_harness import gateway
 
 SIM = SimSettings(models=("sim",), speed=2000)
@@ -92,3 +94,28 @@ async def test_a_base_url_with_one_v1_too_many_is_told() -> None:
         reply = await client.post("/v1/v1/messages", json=body(), headers={"anthropic-version": "2023-06-01"})
         assert reply.status_code == 404
         assert "set its base URL to end before it" in reply.json()["error"]["message"]
+
+
+async def test_a_stream_that_breaks_ends_with_the_apis_error_event() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        engine.misbehave([FaultRule("reset_mid_stream", after=3)])
+        raw = b""
+        with contextlib.suppress(httpx.RemoteProtocolError):
+            async with client.stream("POST", "/v1/messages", json=body(stream=True)) as reply:
+                async for piece in reply.aiter_raw():
+                    raw += piece
+        last = raw.decode().strip().split("\n\n")[-1]
+        name, _, data = last.partition("\n")
+        assert name == "event: error"
+        error = json.loads(data.removeprefix("data: "))
+        assert (error["type"], error["error"]["type"]) == ("error", "api_error")
+        assert error["request_id"] == (await running.recorded(1))[0].gateway_id
+
+
+async def test_a_refusal_for_the_address_has_the_apis_shape_too() -> None:
+    edge = {"per_address": {"requests_per_minute": 2}}
+    async with SimEngine(SIM) as engine, gateway(engine.url, data=edge) as running, running.client() as client:
+        replies = [await client.post("/v1/messages/count_tokens", json=body()) for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [200, 200, 429]
+        assert replies[-1].json()["error"]["type"] == "rate_limit_error"
+        assert replies[-1].headers["request-id"]

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
+from gateway.placement.explain import Would, supposed
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
@@ -201,6 +202,11 @@ async def _explain(site: Site) -> None:
     assert reply.headers["x-tidegate-reason"]
     decision = site.running.deps.decisions.find(reply.headers["x-tidegate-request-id"])
     assert decision is not None
+    body = json.dumps({"model": "sim", **site.route.ask("the wind")}).encode()
+    told = await supposed(Would("acme", site.route.path, body), site.running.deps)
+    assert told.explained is not None
+    refused = await supposed(Would("acme", site.route.path, b'{"model":"sim","messages":7,"input":7,"max_tokens":5}'), site.running.deps)
+    assert refused.refusal is not None
 
 
 async def _engine_dies_in_a_stream(site: Site) -> None:

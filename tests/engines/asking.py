@@ -45,3 +45,25 @@ async def until(reading: Callable[[], object], expected: object, within_s: float
         assert time.monotonic() - begun < within_s, f"{found}, not {expected}, after {within_s} s"
         await asyncio.sleep(0.02)
     return time.monotonic() - begun
+
+
+async def asked_in_every_api(client: httpx.AsyncClient, model: str) -> None:
+    """Ask the same at the chat's route, as a Message and as a Response, plain and streamed: the engine gets the same prompt, makes 8 tokens
+    of it, and each answer has the form of its API."""
+    usage = (await post(client, model)).json()["usage"]
+    fields = {"model": model, "temperature": 0, "ignore_eos": True}
+    message = {**fields, "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
+    response = {**fields, "max_output_tokens": 8, "input": "hello"}
+    for path, body, last in (("/v1/messages", message, "message_stop"), ("/v1/responses", response, "response.incomplete")):
+        reply = await client.post(path, json=body)
+        assert reply.status_code == 200, reply.text
+        whole = reply.json()
+        counts = whole["usage"]
+        prompt_tokens = counts["input_tokens"] + counts.get("cache_read_input_tokens", 0)
+        assert (prompt_tokens, counts["output_tokens"]) == (usage["prompt_tokens"], 8), path
+        streamed = await client.post(path, json={**body, "stream": True})
+        lines = [line.removeprefix("event: ") for line in streamed.text.splitlines() if line.startswith("event: ")]
+        assert lines[-1] == last
+        assert any(line in ("content_block_delta", "response.output_text.delta") for line in lines)
+        cut = whole.get("stop_reason") or whole["incomplete_details"]["reason"]
+        assert cut in ("max_tokens", "max_output_tokens")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from backends.dialects import DIALECTS
-from tests.engines.asking import LONG, ask, cached, post, refused, until
+from tests.engines.asking import LONG, ask, asked_in_every_api, cached, post, refused, until
 from tests.engines.processes import (
     GAP_S,
     ROOT,
@@ -90,6 +90,11 @@ async def test_streaming_one_chunk_per_token_and_one_end(bench: Bench) -> None:
     assert [event["usage"]["completion_tokens"] for event in seen.events if event.get("usage")] == [20]
     assert plain.json()["model"] == MODEL
     assert (plain.json()["usage"]["completion_tokens"], plain.json()["choices"][0]["finish_reason"]) == (20, "length")
+
+
+async def test_messages_and_responses_are_the_same_chat(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        await asked_in_every_api(client, MODEL)
 
 
 async def test_cached_tokens_show_and_tenants_are_not_kept_apart(bench: Bench) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from backends.dialects import DIALECTS
 from backends.lora.digest import lora_digest
-from tests.engines.asking import LONG, ask, cached, post, refused, until
+from tests.engines.asking import LONG, ask, asked_in_every_api, cached, post, refused, until
 from tests.engines.processes import (
     GAP_S,
     Process,
@@ -144,6 +144,11 @@ async def test_streaming_chunk_by_chunk_and_one_end(bench: Bench) -> None:
     assert {event["model"] for event in seen.events} == {MODEL}
     assert seen.text == plain.json()["choices"][0]["message"]["content"]
     assert [event["usage"]["completion_tokens"] for event in seen.events if event.get("usage")] == [40]
+
+
+async def test_messages_and_responses_are_the_same_chat(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        await asked_in_every_api(client, MODEL)
 
 
 async def test_usage_is_the_engines_own_count(bench: Bench) -> None:

@@ -18,6 +18,7 @@ from gateway.admin.call import AdminCall, answer
 from gateway.admin.describe import READ_ERRORS, Asking, errors
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import AdminProblem
+from gateway.http.translations import TRANSLATED
 from gateway.placement.decisions import Explained
 from gateway.placement.explain import Would
 from tenancy.accounts import DEFAULT_PROJECT
@@ -26,7 +27,7 @@ from tenancy.journal import JournalAway
 if TYPE_CHECKING:
     EndpointPath = str
 else:  # mypy knows no Literal of values that are worked out
-    EndpointPath = Literal[tuple(endpoint.path for endpoint in Endpoint)]
+    EndpointPath = Literal[(*(endpoint.path for endpoint in Endpoint), *sorted(TRANSLATED))]
 
 UNNAMED_TENANT: Final = "default"
 """The tenant of a supposed request whose caller names none, as `tidegate explain --file` sends it."""

@@ -11,14 +11,13 @@ from domain.faults import Fault
 from gateway.http.anthropic.faults import render_broken, render_refusal
 from gateway.http.anthropic.headers import reply_lines
 from gateway.http.anthropic.reply import message_of
-from gateway.http.anthropic.request import MessagesRequest, chat_of
+from gateway.http.anthropic.request import MessagesRequest, chat_of, in_callers_words
 from gateway.http.anthropic.signatures import ThinkingSigner
 from gateway.http.anthropic.stream import MessageStream
 from gateway.http.faults import Rendered
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
-_UNREAD: Final = MessagesRequest(b"")
 
 
 class AnthropicReplies:
@@ -29,16 +28,19 @@ class AnthropicReplies:
         wall: the time in seconds since the epoch.
     """
 
-    __slots__ = ("_signer", "_wall", "path")
+    __slots__ = ("_read", "_signer", "_wall", "path")
 
     def __init__(self, path: str, signer: ThinkingSigner, wall: Callable[[], float]) -> None:
         self.path = path
         self._signer = signer
         self._wall = wall
+        self._read: MessagesRequest | None = None
+        """The request, once it was translated: only faults behind that name fields of the chat."""
 
     def request(self, body: bytes) -> bytes:
         """The chat whose prompt is counted. Raises Fault as `chat_of` does."""
-        return chat_of(body, self._signer, counts=True).chat
+        self._read = chat_of(body, self._signer, counts=True)
+        return self._read.chat
 
     def headers(self, lines: bytes) -> bytes:
         """The header lines with the API's names of the request id and of limits."""
@@ -54,7 +56,7 @@ class AnthropicReplies:
 
     def refusal(self, fault: Fault, request_id: str) -> Rendered:
         """The error reply."""
-        return render_refusal(fault, request_id)
+        return render_refusal(fault if self._read is None else in_callers_words(fault, self._read.places), request_id)
 
     def broken(self, fault: Fault, request_id: str) -> bytes:
         """The error event."""
@@ -64,11 +66,10 @@ class AnthropicReplies:
 class MessagesTranslation(AnthropicReplies):
     """A `gateway.http.edge.translation.Translation` of `POST /v1/messages`."""
 
-    __slots__ = ("_read", "_stream")
+    __slots__ = ("_stream",)
 
     def __init__(self, signer: ThinkingSigner, wall: Callable[[], float]) -> None:
         super().__init__(MESSAGES, signer, wall)
-        self._read = _UNREAD
         self._stream: MessageStream | None = None
 
     def request(self, body: bytes) -> bytes:
@@ -80,6 +81,7 @@ class MessagesTranslation(AnthropicReplies):
 
     def plain(self, body: bytes) -> bytes:
         """The Message. Raises Fault: INVALID_REPLY for a reply that is none."""
+        assert self._read is not None  # an answer has its request
         return message_of(body, self._signer, manages_context=self._read.manages_context)
 
     def feed(self, data: bytes) -> bytes:

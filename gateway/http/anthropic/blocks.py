@@ -43,8 +43,8 @@ NOT_HERE: Final = {
 _encode = msgspec.json.Encoder().encode
 
 
-def chat_messages(system: object, turns: object, signer: ThinkingSigner) -> list[Block]:
-    """The messages of the chat.
+def chat_messages(system: object, turns: object, signer: ThinkingSigner) -> tuple[list[Block], list[str]]:
+    """The messages of the chat, and the path of the field that each of them was, or began with.
 
     Args:
         system: the value of `system`, or None.
@@ -55,25 +55,26 @@ def chat_messages(system: object, turns: object, signer: ThinkingSigner) -> list
     """
     if type(turns) is not list:
         refuse_type("an array", turns, "messages")
-    messages: list[Block] = []
+    said = _Turns()
     if (opening := _system_text(system)) is not None:
-        messages.append({"role": "system", "content": opening})
+        said.say({"role": "system", "content": opening}, "system")
     for index, turn in enumerate(turns):
         where = f"messages.{index}"
         if type(turn) is not dict:
             refuse_type("an object", turn, where)
         role, content = turn.get("role"), turn.get("content")
         if role == "user":
-            _add_user(content, f"{where}.content", messages)
+            said.add_user(content, f"{where}.content")
         elif role == "assistant":
-            _add_assistant(content, f"{where}.content", messages, signer)
+            said.add_assistant(content, f"{where}.content", signer)
         elif role == "system":
-            messages.append({"role": "system", "content": _joined(content, f"{where}.content", "\n\n")})
+            said.say({"role": "system", "content": _joined(content, f"{where}.content", "\n\n")}, where)
         elif role is None:
             _missing(f"{where}.role")
         else:
             refuse(f"Invalid value for '{where}.role': it is 'user', 'assistant' or 'system'.", f"{where}.role")
-    return messages
+    said.end()
+    return said.messages, said.places
 
 
 def _system_text(system: object) -> str | None:
@@ -90,72 +91,96 @@ def _system_text(system: object) -> str | None:
     return "\n\n".join(kept) if kept else None
 
 
-def _add_user(content: object, where: str, messages: list[Block]) -> None:
-    """Add a user's turn: first the results of tools in it, then the rest."""
-    if type(content) is str:
-        _add_parts([content], messages)
-        return
-    parts: list[Any] = []
-    for index, block in enumerate(_blocks(content, where)):
-        at = f"{where}.{index}"
-        if _kind(block, at) == "tool_result":
-            text, images = _result(block, at)
-            call = _string(block, "tool_use_id", at)
-            messages.append({"role": "tool", "tool_call_id": call, "content": text})
-            parts += images
-        else:
-            parts += _parts(block, at)
-    if parts or not _blocks(content, where):
-        _add_parts(parts, messages)
+class _Turns:
+    """The chat's messages so far. A turn that is still being merged keeps its pieces in lists, and becomes a message at its end, so that
+    many short turns of one role cost no more than one long turn."""
 
+    __slots__ = ("_calls", "_parts", "_role", "_texts", "_thoughts", "messages", "places")
 
-def _add_parts(parts: list[Any], messages: list[Block]) -> None:
-    """Add the parts of a user's turn, to the last message where that is the user's too. A turn of one text is that text."""
-    last = messages[-1] if messages else None
-    if last is not None and last["role"] == "user":
-        before = last["content"]
-        parts = ([before] if type(before) is str else before) + parts
-        last["content"] = parts if len(parts) == 1 and type(parts[0]) is str else [_part(part) for part in parts]
-        return
-    if len(parts) == 1 and type(parts[0]) is str:
-        messages.append({"role": "user", "content": parts[0]})
-    else:
-        messages.append({"role": "user", "content": [_part(part) for part in parts]})
+    def __init__(self) -> None:
+        self.messages: list[Block] = []
+        self.places: list[str] = []
+        """The path of each message's field; one longer than `messages` while a turn is being merged."""
+        self._role = ""
+        """The role of the turn that is being merged; empty for none."""
+        self._parts: list[Any] = []
+        """Of a user's turn: texts as strings, images as parts."""
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[Block] = []
 
+    def begin(self, role: str, where: str) -> None:
+        """Go on with the turn of this role, or begin it."""
+        if self._role != role:
+            self.end()
+            self._role = role
+            self.places.append(where.removesuffix(".content"))
 
-def _part(part: Any) -> Block:
-    return {"type": "text", "text": part} if type(part) is str else part
+    def say(self, message: Block, where: str) -> None:
+        """Add a message that merges with none."""
+        self.end()
+        self.messages.append(message)
+        self.places.append(where)
 
+    def end(self) -> None:
+        """Make a message of the turn that is being merged."""
+        role, self._role = self._role, ""
+        if role == "user":
+            parts, self._parts = self._parts, []
+            lone = len(parts) == 1 and type(parts[0]) is str
+            content: object = parts[0] if lone else [_part(part) for part in parts]
+            self.messages.append({"role": "user", "content": content})
+        elif role:
+            message: Block = {"role": "assistant", "content": "".join(self._texts) if self._texts else None}
+            if self._thoughts:
+                message["reasoning_content"] = "".join(self._thoughts)
+            if self._calls:
+                message["tool_calls"] = self._calls
+            self._texts, self._thoughts, self._calls = [], [], []
+            self.messages.append(message)
 
-def _add_assistant(content: object, where: str, messages: list[Block], signer: ThinkingSigner) -> None:
-    """Add the model's turn, to the last message where that is the model's too."""
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[Block] = []
-    if type(content) is str:
-        texts.append(content)
-    else:
+    def add_user(self, content: object, where: str) -> None:
+        """Add a user's turn: first the results of tools in it, then the rest."""
+        if type(content) is str:
+            self.begin("user", where)
+            self._parts.append(content)
+            return
+        parts: list[Any] = []
+        blocks = _blocks(content, where)
+        for index, block in enumerate(blocks):
+            at = f"{where}.{index}"
+            if _kind(block, at) == "tool_result":
+                text, images = _result(block, at)
+                call = _string(block, "tool_use_id", at)
+                self.say({"role": "tool", "tool_call_id": call, "content": text}, at)
+                parts += images
+            else:
+                parts += _parts(block, at)
+        if parts or not blocks:
+            self.begin("user", where)
+            self._parts += parts
+
+    def add_assistant(self, content: object, where: str, signer: ThinkingSigner) -> None:
+        """Add the model's turn."""
+        self.begin("assistant", where)
+        if type(content) is str:
+            self._texts.append(content)
+            return
         for index, block in enumerate(_blocks(content, where)):
             at = f"{where}.{index}"
             kind = _kind(block, at)
             if kind == "text":
-                texts.append(_string(block, "text", at))
+                self._texts.append(_string(block, "text", at))
             elif kind == "thinking":
-                thoughts.append(_thinking(block, at, signer))
+                self._thoughts.append(_thinking(block, at, signer))
             elif kind == "tool_use":
-                calls.append(_call(block, at))
+                self._calls.append(_call(block, at))
             else:
                 _refuse_kind(kind, f"{at}.type", "text, thinking, tool_use")
-    last = messages[-1] if messages else None
-    if last is None or last["role"] != "assistant":
-        last = {"role": "assistant", "content": None}
-        messages.append(last)
-    if texts:
-        last["content"] = (last["content"] or "") + "".join(texts)
-    if thoughts:
-        last["reasoning_content"] = last.get("reasoning_content", "") + "".join(thoughts)
-    if calls:
-        last["tool_calls"] = [*last.get("tool_calls", ()), *calls]
+
+
+def _part(part: Any) -> Block:
+    return {"type": "text", "text": part} if type(part) is str else part
 
 
 def _thinking(block: Block, where: str, signer: ThinkingSigner) -> str:

@@ -33,17 +33,17 @@ class ChatCall(msgspec.Struct, gc=False):
         name: str | None = None
         arguments: str | dict[str, Any] | None = None
 
-    function: Function = Function()
+    function: Function | None = None
     id: str | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True, gc=False):
     """The message of a chat's reply."""
 
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
     tool_calls: list[ChatCall] | None = None
 
 
@@ -52,9 +52,9 @@ class ChatChoice(msgspec.Struct, gc=False):
 
     message: ChatMessage = ChatMessage()
     finish_reason: str | None = None
-    stop_reason: int | str | None = None
+    stop_reason: Any = None
     """Of vLLM: the sequence or the token that stopped the answer."""
-    matched_stop: int | str | list[int] | None = None
+    matched_stop: Any = None
     """Of SGLang: the same."""
 
 
@@ -62,8 +62,8 @@ class ChatReply(msgspec.Struct, gc=False):
     """The parts of a chat's reply that a Message has."""
 
     choices: list[ChatChoice]
-    id: str = ""
-    model: str = ""
+    id: str | None = None
+    model: str | None = None
     usage: ReportedUsage | None = None
 
 
@@ -83,27 +83,35 @@ def message_of(body: bytes, signer: ThinkingSigner, *, manages_context: bool) ->
     choice = reply.choices[0]
     message = choice.message
     content: list[dict[str, Any]] = []
-    thinking = message.reasoning_content or message.reasoning
+    thinking = text_said(message.reasoning_content) or text_said(message.reasoning)
     if thinking:
         content.append({"type": "thinking", "thinking": thinking, "signature": signer.sign(thinking)})
-    text = message.content or message.refusal
+    text = text_said(message.content) or text_said(message.refusal)
     if text:
         content.append({"type": "text", "text": text})
     calls = message.tool_calls or []
-    own_id = message_id(reply.id)
+    own_id = message_id(reply.id or "")
     content += [_tool_use(call, f"toolu_{own_id.removeprefix('msg_')}_{index}") for index, call in enumerate(calls)]
     reason, sequence = stop_of(choice, calls=bool(calls))
     fields = {
         "id": own_id,
         "type": "message",
         "role": "assistant",
-        "model": reply.model,
+        "model": reply.model or "",
         "content": content,
         "stop_reason": reason,
         "stop_sequence": sequence,
     }
     end = b',"usage":%b%b}' % (usage_of(reply.usage), NOT_APPLIED if manages_context else b"")
     return _encode(fields)[:-1] + end
+
+
+def text_said(value: object) -> str:
+    """A text, or the texts of parts, as some engines write content; empty for anything else."""
+    if type(value) is str:
+        return value
+    parts = value if type(value) is list else []
+    return "".join([part["text"] for part in parts if type(part) is dict and type(part.get("text")) is str])
 
 
 def message_id(chat_id: str) -> str:
@@ -138,8 +146,8 @@ def usage_of(reported: ReportedUsage | None) -> bytes:
 
 
 def _tool_use(call: ChatCall, own_id: str) -> dict[str, Any]:
-    arguments = call.function.arguments
-    return {"type": "tool_use", "id": call.id or own_id, "name": call.function.name or "", "input": _input(arguments)}
+    name, arguments = (call.function.name, call.function.arguments) if call.function is not None else ("", None)
+    return {"type": "tool_use", "id": call.id or own_id, "name": name or "", "input": _input(arguments)}
 
 
 def _input(arguments: str | dict[str, Any] | None) -> dict[str, Any]:

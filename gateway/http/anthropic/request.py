@@ -5,7 +5,7 @@ Fields that the API does not have go on as they are: engines know more of them (
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -32,6 +32,28 @@ DROPPED: Final = frozenset(
 """Fields that are translated, or say only how the vendor's own service treats the request. `cache_control` marks prefixes, and engines find
 those by themselves; of `context_management` nothing is applied, and the reply says so."""
 
+CHATS: Final = frozenset(
+    {
+        *("n", "best_of", "echo", "logprobs", "top_logprobs", "prompt_logprobs", "functions", "function_call", "prompt", "input"),
+        *("max_completion_tokens", "response_format", "reasoning_effort", "stop", "user", "session_id", "stream_options", "tool_calls"),
+        *("parallel_tool_calls", "enable_thinking", "continue_final_message", "add_generation_prompt"),
+    }
+)
+"""Fields of chats that a Message has another word for, or no place for what they ask for."""
+
+NAMES: Final = {
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "enable_thinking": "thinking",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "user": "metadata.user_id",
+    "continue_final_message": "messages",
+    "add_generation_prompt": "messages",
+}
+"""Fields of the chat and the fields that they were made of."""
+
+_MESSAGE: Final = re.compile(r"messages\[(\d+)\]")
 _SESSION: Final = re.compile(r"(?P<user>.*?)_?session_(?P<session>[0-9A-Za-z-]{8,64})\Z", re.DOTALL)
 """What Claude Code writes as `metadata.user_id`: a user, an account and a session in one name."""
 _SESSION_KEYS: Final = ("session_id", "sessionId")
@@ -44,6 +66,8 @@ class MessagesRequest(msgspec.Struct, frozen=True, gc=False):
 
     chat: bytes
     stream: bool = False
+    places: tuple[str, ...] = ()
+    """The path of the field that each message of the chat was, or began with."""
     manages_context: bool = False
     """Whether the request asks for context management, of which the reply then says that nothing was applied."""
 
@@ -58,14 +82,18 @@ def chat_of(body: bytes, signer: ThinkingSigner, *, counts: bool = False) -> Mes
         Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
     """
     document: dict[str, Any] = parse_object(body)
-    if document.get("messages") is None:
-        _missing("messages")
+    turns = document.get("messages")
+    if turns is None and document.get("system") is not None:
+        _missing("messages")  # without both, a prompt of the registry may have them
     if document.get("max_tokens") is None and not counts:
         _missing("max_tokens")
-    messages = chat_messages(document.get("system"), document["messages"], signer)
+    messages, places = ([], []) if turns is None else chat_messages(document.get("system"), turns, signer)
     chat: dict[str, Any] = {} if document.get("model") is None else {"model": document["model"]}
-    chat["messages"] = messages
+    if turns is not None:
+        chat["messages"] = messages
     for name, value in document.items():
+        if name in CHATS and value is not None:
+            _unsupported(name, "it is a field of chats, and this API has another one or none. Leave it out, or use /v1/chat/completions")
         if name not in DROPPED:
             chat[name] = value
     _refuse_hosted(document)
@@ -88,7 +116,31 @@ def chat_of(body: bytes, signer: ThinkingSigner, *, counts: bool = False) -> Mes
     if last is not None and last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
         # the answer goes on from the text of the last turn
         chat["continue_final_message"], chat["add_generation_prompt"] = True, False
-    return MessagesRequest(_encode(chat), bool(stream), document.get("context_management") is not None)
+    return MessagesRequest(_encode(chat), bool(stream), tuple(places), document.get("context_management") is not None)
+
+
+def in_callers_words(fault: Fault, places: Sequence[str]) -> Fault:
+    """A fault that names a field of the chat, with the name of the caller's field in its message. A part of a message's content is not
+    told, since turns were merged.
+
+    Args:
+        places: as in `MessagesRequest`.
+    """
+    param = fault.param
+    if param is None:
+        return fault
+    found = _MESSAGE.match(param)
+    if found is not None:
+        at = int(found[1])
+        name = places[at] if at < len(places) else "messages"
+    else:
+        head, _, rest = param.partition("[")
+        name = NAMES.get(head.partition(".")[0], head)
+        if rest:
+            name += "." + rest.partition("]")[0]
+    return Fault(
+        fault.kind, fault.message.replace(f"'{param}'", f"'{name}'"), param=name, code=fault.code, retry=fault.retry, detail=fault.detail
+    )
 
 
 def _refuse_hosted(document: Mapping[str, Any]) -> None:
@@ -125,7 +177,7 @@ def identity(user_id: str) -> tuple[str, str]:
     if user_id.startswith("{"):
         try:
             members = msgspec.json.decode(user_id.encode(), type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeError):
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             return user_id, ""
         session = next((members.pop(key) for key in _SESSION_KEYS if type(members.get(key)) is str), "")
         return ".".join([value for value in members.values() if type(value) is str and value]), session

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from backends.sse import EventSplitter
-from gateway.http.anthropic.reply import NOT_APPLIED, ChatChoice, message_id, stop_of, usage_of
+from backends.sse import EventSplitter, EventTooLarge
+from gateway.http.anthropic.reply import NOT_APPLIED, ChatChoice, message_id, stop_of, text_said, usage_of
 from gateway.http.anthropic.signatures import ThinkingSigner
 from gateway.http.edge.attempt_faults import unusable_reply
 from gateway.http.edge.reply_document import NOT_A_REPLY, ReportedUsage
@@ -20,8 +20,6 @@ HEARTBEAT: Final = b": ping\n\n"
 
 _ABSENT: Final = msgspec.Raw()
 """A member that an event does not have."""
-_NOTHING: Final = (b"", b"null", b'""')
-"""The texts of a delta that say nothing, as they are written."""
 _TEXT: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":%b}}\n\n'
 _THINKING: Final = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"thinking_delta","thinking":%b}}\n\n'
@@ -55,9 +53,9 @@ class _CallDelta(msgspec.Struct, gc=False):
         name: str | None = None
         arguments: msgspec.Raw = _ABSENT
 
-    index: int = 0
+    index: int | None = None
     id: str | None = None
-    function: FunctionDelta = FunctionDelta()
+    function: FunctionDelta | None = None
 
 
 class _Delta(msgspec.Struct, frozen=True, gc=False):
@@ -69,42 +67,61 @@ class _Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class _ChunkChoice(ChatChoice, gc=False):
-    delta: _Delta = _Delta()
+    delta: _Delta | None = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_ChunkChoice]
     usage: ReportedUsage | None = None
-    id: str = ""
-    model: str = ""
+
+
+class _Frame(msgspec.Struct, gc=False):
+    """What all events of a chat say alike."""
+
+    id: str | None = None
+    model: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
+_decode_frame = msgspec.json.Decoder(_Frame).decode
 
 
 def _written(value: msgspec.Raw) -> bytes:
-    """A text as it is written in JSON; empty where it says nothing. A value that is no text is taken as the text of its JSON; no engine
-    sends one."""
+    """A text as it is written in JSON; empty where it says nothing. Some engines write content as parts, and arguments as an object."""
     written = bytes(value)
-    if written in _NOTHING:
-        return b""
-    return written if written.startswith(b'"') else _encode(written.decode())
+    if written.startswith(b'"'):
+        return written if len(written) > len(b'""') else b""
+    if written.startswith(b"["):
+        text = text_said(_decode_any(written))
+        return _encode(text) if text else b""
+    return _encode(written.decode()) if written.startswith(b"{") else b""
 
 
 class _ToolUseSoFar(msgspec.Struct, eq=False):
     """A call of a tool as far as it has come."""
 
     index: int
+    """Its number, as the engine counts."""
+    at: int = 0
+    """Its place among the calls of the answer, from 0."""
     name: str = ""
     id: str = ""
     arguments: list[bytes] = msgspec.field(default_factory=list)
     """The pieces of the arguments, each a JSON string."""
 
-    def take(self, delta: _CallDelta) -> None:
-        self.name = self.name or delta.function.name or ""
+    def take(self, delta: _CallDelta) -> bytes:
+        """Take a piece, and return that of the arguments in it."""
         self.id = self.id or delta.id or ""
+        if delta.function is None:
+            return b""
+        self.name = self.name or delta.function.name or ""
         if written := _written(delta.function.arguments):
             self.arguments.append(written)
+        return written
+
+    def goes_on(self, delta: _CallDelta) -> bool:
+        """Whether a piece is of this call. Some engines number all calls 0, so another id begins another call."""
+        return self.index == (delta.index or 0) and not (delta.id and self.id and delta.id != self.id)
 
     def is_whole(self) -> bool:
         """Whether the arguments so far are a whole JSON value."""
@@ -124,6 +141,7 @@ class MessageStream:
 
     __slots__ = (
         "_call",
+        "_calls",
         "_held",
         "_index",
         "_manages_context",
@@ -148,6 +166,7 @@ class MessageStream:
         """The kind of the open block: `text`, `thinking` or `call`; empty for none."""
         self._call = _ToolUseSoFar(-1)
         """The call that is open, or was last."""
+        self._calls = 0
         self._held: list[tuple[str, bytes | _ToolUseSoFar]] = []
         """What came before the open call was whole, in order."""
         self._thoughts: list[bytes] = []
@@ -165,7 +184,11 @@ class MessageStream:
             return self._event(payload)
         if data == HEARTBEAT and not self._splitter.pending:
             return PING if self._model_id else data
-        return b"".join([self._event(payload) for payload in self._splitter.feed(data)])
+        try:
+            payloads = self._splitter.feed(data)
+        except EventTooLarge as error:
+            raise unusable_reply(str(error)) from None
+        return b"".join([self._event(payload) for payload in payloads])
 
     def _event(self, payload: bytes) -> bytes:
         if payload == b"[DONE]":
@@ -174,11 +197,35 @@ class MessageStream:
             chunk = _decode(payload)
         except NOT_A_REPLY as error:
             raise unusable_reply(str(error)) from None
-        out = b"" if self._model_id else self._begin(chunk)
+        if self._open == "text" and chunk.usage is None and len(chunk.choices) == 1:
+            # nearly every event adds a piece to the text before it, and does nothing else
+            delta = (choice := chunk.choices[0]).delta
+            if (
+                choice.finish_reason is None
+                and delta is not None
+                and delta.tool_calls is None
+                and delta.reasoning is _ABSENT
+                and delta.reasoning_content is _ABSENT
+                and delta.refusal is _ABSENT
+                and (written := _written(delta.content))
+            ):
+                return _TEXT % (self._index, written)
+        return self._other_event(payload, chunk)
+
+    def _other_event(self, payload: bytes, chunk: _Chunk) -> bytes:
+        """An event that does more than to go on with the text."""
+        try:
+            out = b"" if self._model_id else self._begin(_decode_frame(payload))
+        except NOT_A_REPLY as error:
+            raise unusable_reply(str(error)) from None
         if chunk.usage is not None:
             self._usage = chunk.usage
         for choice in chunk.choices:
+            if choice.finish_reason:
+                self._stop = choice
             delta = choice.delta
+            if delta is None:
+                continue
             if delta.reasoning_content is not _ABSENT or delta.reasoning is not _ABSENT:
                 # some engines say it under both names
                 written = _written(delta.reasoning_content) or _written(delta.reasoning)
@@ -190,13 +237,11 @@ class MessageStream:
                 out += self._piece("text", _TEXT, written)
             if delta.tool_calls:
                 out += b"".join([self._called(call) for call in delta.tool_calls])
-            if choice.finish_reason:
-                self._stop = choice
         return out
 
-    def _begin(self, chunk: _Chunk) -> bytes:
-        self._model_id = message_id(chunk.id)
-        return _START % (_encode(self._model_id), _encode(chunk.model), usage_of(None)) + PING
+    def _begin(self, frame: _Frame) -> bytes:
+        self._model_id = message_id(frame.id or "")
+        return _START % (_encode(self._model_id), _encode(frame.model or ""), usage_of(None)) + PING
 
     def _piece(self, kind: str, form: bytes, written: bytes) -> bytes:
         """The events of a piece of text or thinking."""
@@ -214,15 +259,15 @@ class MessageStream:
     def _called(self, delta: _CallDelta) -> bytes:
         """The events of a piece of a call."""
         call = self._call
-        if call.index == delta.index:
-            call.take(delta)
-            written = _written(delta.function.arguments)
-            return _ARGUMENTS % (self._index, written) if written and self._open == "call" else b""
-        for _, held in self._held:
-            if isinstance(held, _ToolUseSoFar) and held.index == delta.index:
+        for _, held in reversed(self._held):
+            if isinstance(held, _ToolUseSoFar) and held.goes_on(delta):
                 held.take(delta)
                 return b""
-        new = _ToolUseSoFar(delta.index)
+        if call.goes_on(delta):
+            written = call.take(delta)
+            return _ARGUMENTS % (self._index, written) if written and self._open == "call" else b""
+        self._calls += 1
+        new = _ToolUseSoFar(delta.index or 0, self._calls - 1)
         new.take(delta)
         if self._open == "call" and (self._held or not call.is_whole()):
             self._held.append(("call", new))
@@ -231,7 +276,7 @@ class MessageStream:
 
     def _open_call(self, call: _ToolUseSoFar) -> bytes:
         self._call = call
-        call.id = call.id or f"toolu_{self._model_id.removeprefix('msg_')}_{call.index}"
+        call.id = call.id or f"toolu_{self._model_id.removeprefix('msg_')}_{call.at}"
         block = b'{"type":"tool_use","id":%b,"name":%b,"input":{}}' % (_encode(call.id), _encode(call.name))
         out = self._open_block("call", block)
         return out + b"".join([_ARGUMENTS % (self._index, piece) for piece in call.arguments])
@@ -255,7 +300,7 @@ class MessageStream:
 
     def _finish(self) -> bytes:
         """The last events: what was held, the end of the block, why the answer ended, and its tokens."""
-        out = b"" if self._model_id else self._begin(_Chunk([]))
+        out = b"" if self._model_id else self._begin(_Frame())
         held, self._held = self._held, []
         if held:
             out += self._close()
@@ -267,7 +312,7 @@ class MessageStream:
             else:
                 out += self._late(kind, _THINKING, what)
         out += self._close()
-        reason, sequence = stop_of(self._stop, calls=self._call.index >= 0)
+        reason, sequence = stop_of(self._stop, calls=self._calls > 0)
         more = NOT_APPLIED if self._manages_context else b""
         return out + _DELTA % (_encode(reason), _encode(sequence), usage_of(self._usage), more)
 

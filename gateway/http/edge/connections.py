@@ -27,8 +27,9 @@ class EdgeLimits(msgspec.Struct, frozen=True):
     max_body_bytes: int = 8 * 1024 * 1024
     """Largest request body of a caller whose policy says no other size. Long prompts are about 1 MiB; the rest is room for a few inline
     images."""
-    largest_body_bytes: int = 64 * 1024 * 1024
-    """Largest request body that any policy can allow: ten photographs of 4 MiB, in base64. Reading one keeps a worker busy meanwhile."""
+    largest_body_bytes: int = 65 * 1024 * 1024
+    """Largest request body that any policy can allow, ten photographs of 4 MiB in base64, and largest file or part of one: OpenAI's clients
+    send parts of 64 MiB, in a form. Reading such a body keeps a worker busy meanwhile."""
     large_bodies_total_bytes: int = 512 * 1024 * 1024
     """Bytes of all bodies above `max_body_bytes` of a worker together, as declared, or as allowed where none was declared. Beyond it
     further ones are refused with 503, and those of one tenant beyond half of it."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from domain.faults import Fault, Kind
+from domain.identity import Caller
 from gateway.http.edge.body_size import body_too_large, free_body, reserve_size
 from gateway.http.edge.content_coding import unpacked
 from gateway.http.edge.head import RequestHead
@@ -71,6 +72,14 @@ class Listener:
 NOBODY: Final = Listener()
 
 
+class OwnRequest(msgspec.Struct, frozen=True):
+    """Says of a request that the gateway itself makes, a line of a batch, for whom it is made."""
+
+    caller: Caller
+    price_percent: int = 100
+    """What the request costs, in percent of its model's price."""
+
+
 class Exchange(msgspec.Struct, eq=False):
     """One request with its reply. Created when the head is complete, over when the reply is. A Struct, so that creating it costs no
     Python call."""
@@ -108,6 +117,8 @@ class Exchange(msgspec.Struct, eq=False):
     """Reply bytes handed to the connection, framing not counted."""
     translation: Translation | None = None
     """The caller's API where it is not that of the reply that is written here."""
+    own: OwnRequest | None = None
+    """Set where the gateway itself makes the request; None for every request that comes over a connection."""
     _head_out: bytes | None = None
     """The head of a streamed reply until the first bytes behind it are written."""
 

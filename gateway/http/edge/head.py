@@ -58,6 +58,8 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """The model that an Azure path names; empty for any other path."""
     coding: str = ""
     """The content coding of the body; empty for none."""
+    query: bytes = b""
+    """What follows the path, as sent. Only routes that the gateway answers itself read it; no path of an engine is made of it."""
 
     @property
     def has_body(self) -> bool:
@@ -85,7 +87,7 @@ def checked_head(
     """The checked head.
 
     Args:
-        target: the request target as sent. The query is dropped; nothing is decoded or normalised, so the path that is authorised is the
+        target: the request target as sent. Nothing is decoded or normalised, so the path that is authorised is the
             path that is served.
         hosts: allowed Host values in lower case; empty allows any well-formed one.
 
@@ -117,9 +119,11 @@ def checked_head(
     expect = headers.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise Fault(Kind.EXPECTATION_FAILED, "The only expectation met here is '100-continue'.")
-    path = target.partition(b"?")[0].decode("latin-1")
+    path, _, query = target.partition(b"?")
     size = int(length) if length else None
-    return RequestHead(method.decode("ascii"), path, headers, size, coding is not None, keep_alive, coding=body_coding)
+    return RequestHead(
+        method.decode("ascii"), path.decode("latin-1"), headers, size, coding is not None, keep_alive, coding=body_coding, query=query
+    )
 
 
 def size_of(headers: dict[bytes, bytes]) -> int:

@@ -3,8 +3,10 @@ the schema (`migrations/`)."""
 
 from tenancy.stores.sql.adapters import SqlAdapterStore
 from tenancy.stores.sql.alerts import SqlAlerts
+from tenancy.stores.sql.batches import SqlBatches
 from tenancy.stores.sql.cache_purges import SqlCachePurges
 from tenancy.stores.sql.directory import SqlDirectory
+from tenancy.stores.sql.files import SqlFiles
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
 from tenancy.stores.sql.ledger import SqlUsageStore
 from tenancy.stores.sql.members import SqlMemberStore
@@ -17,9 +19,11 @@ from tenancy.stores.sql.usage_queries import SqlUsageQueries
 __all__ = [
     "SqlAdapterStore",
     "SqlAlerts",
+    "SqlBatches",
     "SqlCachePurges",
     "SqlChange",
     "SqlDirectory",
+    "SqlFiles",
     "SqlJournal",
     "SqlMemberStore",
     "SqlPolicyVersions",

@@ -33,6 +33,13 @@ def test_cost_is_the_exact_sum_rounded_up_once() -> None:
         assert cost <= Price("p", "m", "*", 0.0, rates).worst_nanousd(prompt, completion)
 
 
+def test_a_part_of_a_price_is_rounded_up() -> None:
+    whole = price("p", 0.0, uncached_input=101, cached_input=10, output=1_000, reasoning=1)
+    assert whole.at_percent(50) == price("p", 0.0, uncached_input=51, cached_input=5, output=500, reasoning=1)
+    assert whole.at_percent(0).cost_nanousd(Usage(10**9, 10**9)) == 0
+    assert FREE.at_percent(50) is FREE
+
+
 @pytest.mark.req("R44")
 def test_a_moment_has_the_newest_price_that_is_in_force_then() -> None:
     book = PriceBook([price("late", 200.0, output=2), price("early", 100.0, output=1), price("r2", 150.0, "r2", output=9)])

@@ -344,7 +344,7 @@ def test_a_body_that_no_policy_can_allow_is_a_note(site):
     result = run("check")
     assert result.exit_code == 0, result.output
     assert "note: the policy of tenant acme allows bodies of 100000000 bytes (caps.body_bytes) and" in result.stderr
-    assert "data.limits.largest_body_bytes allows 67108864; raise the setting" in result.stderr
+    assert "data.limits.largest_body_bytes allows 68157440; raise the setting" in result.stderr
 
 
 def test_mistakes_and_notes_are_told_to_programs(site):

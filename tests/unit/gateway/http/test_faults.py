@@ -17,7 +17,7 @@ STATUS = {
     | {"refused_by_engine", "exceeds_limit", "crashes_engines", "content_filtered", "guard_blocked"},
     401: {"key_missing", "key_invalid", "key_revoked"},
     403: {"not_permitted"},
-    404: {"unknown_path", "model_not_found", "prompt_not_found"},
+    404: {"unknown_path", "model_not_found", "prompt_not_found", "object_not_found"},
     405: {"method_not_allowed"},
     408: {"request_timeout", "slow_reader"},
     413: {"body_too_large"},
@@ -30,7 +30,7 @@ STATUS = {
     502: {"connect_failed", "reset_before_reply", "engine_error", "invalid_reply", "broken_stream", "engine_aborted", "wrong_model"}
     | {"model_not_served", "backend_drained", "guard_limit"},
     503: {"overloaded", "shutting_down", "no_backend", "engine_busy", "lora_unavailable", "quota_unknown", "identity_unavailable"}
-    | {"guard_unavailable"},
+    | {"guard_unavailable", "storage_unavailable"},
     504: {"first_token_timeout", "token_gap_timeout", "backend_lost", "deadline_passed", "not_cached"},
 }
 

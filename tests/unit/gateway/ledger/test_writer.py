@@ -1,5 +1,7 @@
 """A worker's end of the ledger, with a log that only remembers."""
 
+import asyncio
+
 import msgspec
 
 from domain.identity import TenantId
@@ -63,6 +65,22 @@ async def test_requests_that_had_a_hold_are_written_and_made_durable_at_the_end(
     assert list(beside.open_now) == ["s"], "what has no row is under way"
     await writer.close()
     assert log.closed and beside.ended
+
+
+async def test_what_was_written_is_durable_once_the_log_says_so() -> None:
+    log = Log()
+    log.written, log.dropped = 0, 0
+    writer = UsageWriter(log, Forgetting(log))
+    await writer.durable()
+    for name in ("a", "b"):
+        writer.opened(OpenHold(Hold(name, TenantId("acme"), Amounts()), FREE, Story(name, 0.0, 0.0, 0.0, name), 1, 1, 1, 1, 0.0))
+        writer.observe(msgspec.structs.replace(RECORD, request_id=name))
+    waiting = asyncio.ensure_future(writer.durable())
+    log.written = 1
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    log.dropped = 1
+    await waiting
 
 
 def test_a_disk_that_takes_nothing_is_seen() -> None:

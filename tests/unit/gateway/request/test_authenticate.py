@@ -1,9 +1,11 @@
 """Laws of the steps around a request: who gets in, what is reserved, and that each hold and each request is closed once."""
 
 import pytest
+from msgspec import structs
 
 from domain.faults import Kind
-from domain.identity import TenantId
+from domain.identity import KeyId, ProjectId, TenantId
+from gateway.http.edge.exchange import OwnRequest
 from gateway.request.authenticate import authenticate
 from tenancy.accounts import DEFAULT_PROJECT
 from tenancy.keys import KeyRecord, digest_of
@@ -22,6 +24,21 @@ async def test_a_key_is_taken_from_either_header_and_is_the_callers() -> None:
         story = path.story(caller=None)
         found = await authenticate(caller(**headers)[0], story, path.deps)
         assert (found.tenant, story.asked.caller) == ("acme", found)
+
+
+async def test_a_request_of_the_gateway_itself_is_its_callers_while_the_key_is_valid() -> None:
+    path = Path(a=Engine())
+    known = await authenticate(caller(authorization=f"Bearer {KEY.text}".encode())[0], path.story(caller=None), path.deps)
+    exchange, _ = caller(authorization=b"Basic x")
+    exchange.head.headers.pop(b"authorization")
+    exchange.own = OwnRequest(known, 50)
+    story = path.story(caller=None)
+    assert await authenticate(exchange, story, path.deps) is known
+    assert (story.asked.caller, story.asked.price_percent) == (known, 50)
+    exchange.own = OwnRequest(structs.replace(known, key_id=KeyId("revoked")))
+    assert (await fault_of(authenticate(exchange, path.story(caller=None), path.deps))).kind is Kind.KEY_INVALID
+    exchange.own = OwnRequest(structs.replace(known, key_id=KeyId("jwt:subject"), project=ProjectId("gone")))
+    assert (await fault_of(authenticate(exchange, path.story(caller=None), path.deps))).kind is Kind.KEY_INVALID
 
 
 async def test_whatever_is_wrong_with_a_key_is_said_in_one_way() -> None:

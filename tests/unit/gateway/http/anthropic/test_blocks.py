@@ -5,12 +5,18 @@ from typing import Any
 import pytest
 
 from domain.faults import Fault, Kind
-from gateway.http.anthropic.blocks import chat_messages
+from gateway.http.anthropic import blocks
 from gateway.http.anthropic.signatures import ThinkingSigner
 
 SIGNER = ThinkingSigner(b"a secret of this test")
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
 PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+def chat_messages(system: object, turns: object, signer: ThinkingSigner) -> list[blocks.Block]:
+    messages, places = blocks.chat_messages(system, turns, signer)
+    assert len(places) == len(messages)
+    return messages
 
 
 def user(*content: Any) -> dict[str, Any]:
@@ -130,3 +136,18 @@ def test_a_refusal_names_the_block(turn: Any, kind: Kind, param: str) -> None:
         chat_messages(None, [turn], SIGNER)
     assert (caught.value.kind, caught.value.param) == (kind, param)
     assert param in caught.value.message
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_many_turns_of_one_role_are_joined_once(role: str) -> None:
+    """Joined one by one, these would copy 50 GB."""
+    turns = [{"role": role, "content": "x" * 1_000_000}, *({"role": role, "content": "y"} for _ in range(49_000))]
+    [message] = chat_messages(None, turns, SIGNER)
+    content = message["content"]
+    assert len(content) == (49_001 if role == "user" else 1_049_000)
+
+
+def test_each_message_knows_its_field() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+    turns = [{"role": "user", "content": "a"}, user(text("b")), {"role": "assistant", "content": "c"}, user(text("d"), result)]
+    assert blocks.chat_messages("s", turns, SIGNER)[1] == ["system", "messages.0", "messages.2", "messages.3.content.1", "messages.3"]

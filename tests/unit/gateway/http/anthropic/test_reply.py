@@ -62,3 +62,11 @@ def test_a_refusal_is_text_and_managed_context_is_told() -> None:
     made = message({"finish_reason": "stop", "message": {"refusal": "no"}}, manages_context=True)
     assert made["content"] == [{"type": "text", "text": "no"}]
     assert made["context_management"] == {"applied_edits": []}
+
+
+def test_odd_members_that_chats_let_pass_are_read_as_far_as_they_say_something() -> None:
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    made = message(
+        {"finish_reason": "stop", "message": {"content": parts, "tool_calls": [{"function": None}]}, "stop_reason": 1.5}, id=None
+    )
+    assert made["content"] == [{"type": "text", "text": "hi"}, {"type": "tool_use", "id": "toolu__0", "name": "", "input": {}}]

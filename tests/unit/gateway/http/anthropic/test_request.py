@@ -7,6 +7,7 @@ import pytest
 
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
+from gateway.http.anthropic import MessagesTranslation
 from gateway.http.anthropic.request import DROPPED, chat_of, identity
 from gateway.http.anthropic.signatures import ThinkingSigner
 from gateway.http.openai import interpret
@@ -106,11 +107,14 @@ def test_an_answer_goes_on_from_the_last_turn() -> None:
         (f"user_{'0a' * 32}_account_11-22_session_33445566-77", f"user_{'0a' * 32}_account_11-22", "33445566-77"),
         ('{"device_id":"d","account_uuid":"","session_id":"33-44"}', "d", "33-44"),
         ("{broken", "{broken", ""),
+        pytest.param('{"a":' + "[" * 5000, '{"a":' + "[" * 5000, "", id="deep"),
     ],
 )
 def test_user_and_session(user_id: str, user: str, session: str) -> None:
     """A label of the end user that changed with each session would make each session a user of its own in limits."""
     assert identity(user_id) == (user, session)
+    if len(user) > 512:
+        return  # the chat's check refuses so long a label
     body = json.dumps({"model": "m", "max_tokens": 9, "messages": HI, "metadata": {"user_id": user_id}}).encode()
     ask = interpret(Endpoint.CHAT, chat_of(body, SIGNER).chat)
     assert (ask.user, ask.session) == (user, session)
@@ -119,7 +123,7 @@ def test_user_and_session(user_id: str, user: str, session: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "kind", "param"),
     [
-        ({"messages": None}, Kind.MISSING_PARAMETER, "messages"),
+        ({"messages": None, "system": "s"}, Kind.MISSING_PARAMETER, "messages"),
         ({"max_tokens": None}, Kind.MISSING_PARAMETER, "max_tokens"),
         ({"stream": 1}, Kind.INVALID_VALUE, "stream"),
         ({"system": 1}, Kind.INVALID_VALUE, "system"),
@@ -133,6 +137,8 @@ def test_user_and_session(user_id: str, user: str, session: str) -> None:
         ({"tool_choice": {"type": "some"}}, Kind.INVALID_VALUE, "tool_choice.type"),
         ({"container": "c"}, Kind.UNSUPPORTED_PARAMETER, "container"),
         ({"mcp_servers": [{"url": "https://a.example"}]}, Kind.UNSUPPORTED_PARAMETER, "mcp_servers"),
+        ({"n": 2}, Kind.UNSUPPORTED_PARAMETER, "n"),
+        ({"response_format": {"type": "json_object"}}, Kind.UNSUPPORTED_PARAMETER, "response_format"),
         ({"speed": "fast"}, Kind.UNSUPPORTED_PARAMETER, "speed"),
     ],
 )
@@ -146,3 +152,26 @@ def test_a_refusal_names_the_field(fields: dict[str, Any], kind: Kind, param: st
 def test_counting_needs_no_max_tokens() -> None:
     body = json.dumps({"model": "m", "messages": HI}).encode()
     assert json.loads(chat_of(body, SIGNER, counts=True).chat) == {"model": "m", "messages": HI}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"messages": [*HI, {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://a"}}]}]}, "messages.0"),
+        ({"stop_sequences": ["x" * 5000]}, "stop_sequences.0"),
+        ({"tools": [TOOL, TOOL | {"name": "x" * 5000}]}, "tools.1"),
+        ({"temperature": 7}, "temperature"),
+    ],
+)
+def test_what_the_chats_check_refuses_is_told_by_the_callers_field(fields: dict[str, Any], named: str) -> None:
+    made = MessagesTranslation(SIGNER, lambda: 0.0)
+    body = json.dumps({"model": "m", "max_tokens": 9, "system": "s", "messages": HI} | fields).encode()
+    with pytest.raises(Fault) as caught:
+        interpret(Endpoint.CHAT, made.request(body))
+    told = json.loads(made.refusal(caught.value, "r").body)["error"]["message"]
+    assert f"'{named}'" in told
+
+
+def test_a_prompt_of_the_registry_may_have_all_messages() -> None:
+    body = json.dumps({"max_tokens": 9}).encode()
+    assert interpret(Endpoint.CHAT, chat_of(body, SIGNER).chat, b"greet").template is not None

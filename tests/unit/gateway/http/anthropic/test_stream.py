@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+import pytest
+
+from domain.faults import Fault, Kind
 from gateway.http.anthropic.signatures import ThinkingSigner
 from gateway.http.anthropic.stream import HEARTBEAT, PING, MessageStream
 
@@ -102,3 +105,38 @@ def test_thinking_under_both_names_is_said_once_and_signed() -> None:
 
 def test_an_answer_that_says_nothing_is_a_message_too() -> None:
     assert kinds(MessageStream(SIGNER).feed(DONE)) == ["message_start", "ping", "message_delta", "message_stop"]
+
+
+def test_calls_that_an_engine_numbers_alike_are_told_apart_by_their_ids() -> None:
+    stream = MessageStream(SIGNER)
+    out = stream.feed(chunk(tool_calls=[call(0, '{"a":1}', id="c1", name="f")]))
+    out += stream.feed(chunk(tool_calls=[call(0, '{"b"', id="c2", name="g")])) + stream.feed(chunk(tool_calls=[call(0, ":2}")]))
+    out += stream.feed(chunk("tool_calls")) + stream.feed(DONE)
+    blocks = [event["content_block"] for event in events(out) if event["type"] == "content_block_start"]
+    assert [(block["id"], block["name"]) for block in blocks] == [("c1", "f"), ("c2", "g")]
+    pieces = [(event["index"], event["delta"]["partial_json"]) for event in events(out) if event["type"] == "content_block_delta"]
+    assert pieces == [(0, '{"a":1}'), (1, '{"b"'), (1, ":2}")]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"choices":[{"index":0,"delta":null,"finish_reason":"stop"}]}',
+        b'{"id":null,"model":null,"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"hi"}]}}]}',
+        b'{"choices":[{"index":0,"delta":{"tool_calls":[{"index":null,"id":"c","function":null}]}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":7},"stop_reason":1.5}]}',
+    ],
+)
+def test_what_chats_let_pass_is_no_fault_of_a_message(odd: bytes) -> None:
+    stream = MessageStream(SIGNER)
+    out = stream.feed(b"data: %b\n\n" % odd) + stream.feed(DONE)
+    assert kinds(out)[-1] == "message_stop"
+    texts = [event["delta"]["text"] for event in events(out) if event["type"] == "content_block_delta"]
+    assert texts == (["hi"] if b'"hi"' in odd else [])
+
+
+def test_an_event_that_is_no_part_of_an_answer_is_the_engines_fault() -> None:
+    for odd in (b"data: {}\n\n", b'data: {"choices":[{"delta":{"tool_calls":5}}]}\n\n', b"data: " + b"x" * 1_048_577):
+        with pytest.raises(Fault) as caught:
+            MessageStream(SIGNER).feed(odd)
+        assert caught.value.kind is Kind.INVALID_REPLY

@@ -1,0 +1,1 @@
+"""Batches: requests in a file, which the gateway sends by itself while other requests leave room (docs/reference/batches.md)."""
