@@ -21,6 +21,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     request_id: str
     traceparent: bytes | None = None
     tracestate: bytes | None = None
+    content_type: bytes = b""
+    """The type of the body; empty for JSON."""
 
 
 class Loss(Enum):

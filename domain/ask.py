@@ -1,8 +1,9 @@
 """The parsed and checked request. Made by `gateway/http/openai/`, read by every step."""
 
+import hashlib
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
@@ -24,7 +25,7 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     reply_field: str
     """The field of a plain reply that holds the answer: a list, never empty."""
     probe: bytes
-    """The body of the smallest request that makes an engine compute, without the model."""
+    """The body of the smallest request, without the model; it makes an engine compute, where the endpoint does."""
     alternatives: tuple[tuple[str, ...], ...] = ()
     """Other sets of fields, each of which may stand in place of `prompt_fields`."""
     aliases: tuple[str, ...] = ()
@@ -35,6 +36,14 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the answer cache keeps its answers."""
     rewritten: bool = False
     """Whether the gateway writes the reply anew, because each engine answers in a shape of its own."""
+    computes: bool = True
+    """Whether the engine computes anything on its accelerator. If not, a request uses no tokens and no money, puts no load on an engine,
+    and its outcome says nothing about the engine's health."""
+    sound: Literal["", "in", "out"] = ""
+    """Whether a request is a form with a recording (`in`), whose text the engine writes down, or a reply is sound (`out`)."""
+    value_fields: tuple[str, ...] = ()
+    """Where the answer is one value and no list of items: the members of which a reply has one. It counts as one item, whose member
+    `value` it is."""
 
 
 class Endpoint(Enum):
@@ -126,6 +135,73 @@ class Endpoint(Enum):
         item_fields=("data",),
         kept=False,
     )
+    TOKENIZE = EndpointFacts(
+        path="/tokenize",
+        word="tokenize",
+        prompt_fields=("prompt",),
+        has_messages=False,
+        generates=False,
+        reply_field="tokens",
+        probe=b'{"prompt":"1"}',
+        alternatives=(("messages",), ("content",)),
+        aliases=("/v1/tokenize",),
+        kept=False,
+        item_fields=("value",),
+        computes=False,
+        value_fields=("tokens",),
+    )
+    DETOKENIZE = EndpointFacts(
+        path="/detokenize",
+        word="detokenize",
+        prompt_fields=("tokens",),
+        has_messages=False,
+        generates=False,
+        reply_field="prompt",
+        probe=b'{"tokens":[1]}',
+        aliases=("/v1/detokenize",),
+        kept=False,
+        item_fields=("value",),
+        computes=False,
+        value_fields=("prompt", "text", "content"),
+    )
+    TRANSCRIPTIONS = EndpointFacts(
+        path="/v1/audio/transcriptions",
+        word="transcriptions",
+        prompt_fields=("file",),
+        has_messages=False,
+        generates=False,
+        reply_field="text",
+        probe=b'{"file":{"name":"audio.wav","bytes":1}}',
+        item_fields=("value",),
+        kept=False,
+        sound="in",
+        value_fields=("text",),
+    )
+    TRANSLATIONS = EndpointFacts(
+        path="/v1/audio/translations",
+        word="translations",
+        prompt_fields=("file",),
+        has_messages=False,
+        generates=False,
+        reply_field="text",
+        probe=b'{"file":{"name":"audio.wav","bytes":1}}',
+        item_fields=("value",),
+        kept=False,
+        sound="in",
+        value_fields=("text",),
+    )
+    SPEECH = EndpointFacts(
+        path="/v1/audio/speech",
+        word="speech",
+        prompt_fields=("input",),
+        has_messages=False,
+        generates=False,
+        reply_field="text",
+        probe=b'{"input":"1","voice":"alloy"}',
+        item_fields=("value",),
+        kept=False,
+        sound="out",
+    )
 
     def __new__(cls, facts: Any) -> Self:  # Any: mypy reads this signature for `Endpoint(path)` as well
         """The member of a row; `Endpoint(path)` finds it again."""
@@ -147,6 +223,9 @@ class Endpoint(Enum):
         self.item_fields = row.item_fields
         self.kept = row.kept
         self.rewritten = row.rewritten
+        self.computes = row.computes
+        self.sound = row.sound
+        self.value_fields = row.value_fields
 
 
 PROMPT_FIELDS: Final = frozenset(endpoint.prompt_fields[0] for endpoint in Endpoint if len(endpoint.prompt_fields) == 1)
@@ -205,7 +284,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     media: int = 0
     """Message parts that are, or contain, something other than text."""
     image_bytes: int = 0
-    """The part of `prompt_bytes` that is images."""
+    """The part of `prompt_bytes` that is images, or a recording."""
     names: frozenset[str] = frozenset()
     """Names of the members of `fields`, so that they need not be parsed again to know whether an engine accepts them."""
     prompt_at: tuple[int, int] = (0, 0)
@@ -226,11 +305,18 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """The body's member `metadata`, which conditions of rules read; engines get it as part of `fields`."""
     items: int = 0
     """Items of a whole answer, at least, where the engine generates nothing: one for each input, pair or result; 0 elsewhere."""
+    upload: bytes = b""
+    """The bytes of the file of a form, for which a name and a size stand in `fields`."""
 
     @property
     def prompt_field(self) -> str:
         """The field whose value `prompt` is: the endpoint's first one, or that of an alternative."""
         return self.fields[len(b'{"') : self.prompt_at[0] - len(b'":')].decode()
+
+    @property
+    def whole(self) -> bytes:
+        """What tells the request from others: its fields, and a digest of its file."""
+        return self.fields + hashlib.blake2b(self.upload, digest_size=16).digest() if self.upload else self.fields
 
     @property
     def prompt(self) -> bytes:

@@ -19,6 +19,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    audio_seconds: int = 0
+    """The length of a recording, a begun second counted; no tokens are in it."""
 
     @property
     def total_tokens(self) -> int:

@@ -212,10 +212,7 @@ class TriedFacts(msgspec.Struct):
 
 
 class AttemptFacts(msgspec.Struct):
-    """One attempt on a backend: the events of its answer, and what the engine reported. Made new for each attempt.
-
-    Written by the attempt, its relay and its judging tap; read while it is under way by the relay, the counters' beats and preemption.
-    """
+    """One attempt on a backend: the events of its answer, and what the engine reported. Made new for each attempt."""
 
     on_begun: Callable[[], None] | None = None
     """Called at the first event of the answer."""
@@ -248,6 +245,8 @@ class AttemptFacts(msgspec.Struct):
     """The engine's own counts in words, where they are implausible; else empty."""
     cached: int | None = None
     """Cached prompt tokens that the engine reported; None where it did not report them, which is not zero."""
+    content_type: bytes = b""
+    """The type of a plain reply that is not JSON; empty for all others."""
 
     @property
     def begun(self) -> bool:

@@ -20,9 +20,12 @@ from domain.ask import Ask
 from guardrails.json_text import unescaped
 from guardrails.policy import Direction
 
-PROMPTS: Final = frozenset({"messages", "prompt", "input", "query", "queries", "documents", "text_1", "text_2"})
+PROMPTS: Final = frozenset(
+    {"messages", "prompt", "input", "query", "queries", "documents", "text_1", "text_2", "content", "tokens", "file"},
+)
 """Members that hold prompts and are read whole. Those of requests for scores hold nothing but texts (`gateway/http/openai/rerank.py`), and
-are read like other members, string by string."""
+are read like other members, string by string; so is `tokens`, the ids that `detokenize` makes a text of for the caller that has them,
+which no model reads."""
 
 _DOCUMENTS: Final = frozenset({"documents", "text_2"})
 """Members with what was retrieved: of chats, and what a query is compared with, in both spellings of requests for scores."""
@@ -57,6 +60,7 @@ NO_TEXT: Final = frozenset(
 _NO_DESCRIPTION: Final = frozenset(
     {
         *("type", "name", "id", "role", "format", "pattern", "required", "syntax", "regex", "grammar"),
+        *("response_format", "timestamp_granularities[]", "stream_format"),  # of requests about sound: words of a fixed list
         *("$ref", "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor"),
     }
 )
@@ -74,6 +78,8 @@ _KEY: Final = re.compile(rb'[ \t\r\n,{]*("[^"\\]*(?:\\.[^"\\]*)*")[ \t\r\n]*:[ \
 _GAP: Final = re.compile(rb"\[[ \t\r\n]*")
 _COMMA: Final = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 
+_RECORDING: Final = re.compile(rb'\{"name":"audio\.[a-z0-9]+","bytes":[0-9]+\}')
+"""What the gateway writes for the recording of a form: none of it is the caller's text."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -147,10 +153,12 @@ def texts(body: bytes) -> RequestTexts:
     for name, value in reading.members(_Value("", 0, len(body))):
         if name == "messages":
             reading.messages(value)
-        elif name in ("prompt", "input"):
+        elif name in ("prompt", "input", "content"):
             reading.prompts(value)
         elif name in _DOCUMENTS:
             reading.strings(value, "documents")
+        elif name == "file" and _RECORDING.fullmatch(body, value.begin, value.end):
+            reading.unreadable.append(Unreadable("file", "audio"))
         elif name == "chat_template_kwargs":
             reading.strings(value, "input")
         elif name not in NO_TEXT:
@@ -278,6 +286,8 @@ class _Reading:
 
     def described(self, value: _Value, name: str) -> None:
         """The strings in a member beside the prompt, however deep they stand."""
+        if self._body.find(b'"', value.begin, value.end) < 0:
+            return  # numbers, of which there may be many
         if self._is(value, b'"'):
             if name not in _NO_DESCRIPTION:
                 self._add(value, "input")

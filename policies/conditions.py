@@ -34,7 +34,11 @@ DEAR_STEPS: Final = 200
 
 VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("string", "The model that was asked for; of an alias, the one it stands for."),
-    "endpoint": ("string", "`chat`, `completions`, `embeddings`, `rerank`, `score`, `classify` or `pooling`."),
+    "endpoint": (
+        "string",
+        "`chat`, `completions`, `embeddings`, `rerank`, `score`, `classify`, `pooling`, `tokenize`, `detokenize`, `transcriptions`, "
+        "`translations` or `speech`.",
+    ),
     "project": ("string", "The project of the caller's key or token."),
     "key": ("string", "The key's id; empty for a token."),
     "key_tags": ("map(string, string)", "The [tags](keys.md#tags) of the key; empty for a token."),

@@ -191,7 +191,7 @@ def billable(usage: Usage, bounds: UsageBounds, seen_bytes: int) -> Usage:
     if output > bounds.output_most:
         output = min(bounds.output_most, seen_bytes)
     cached, reasoning = max(0, min(usage.cached_tokens, prompt)), max(0, min(usage.reasoning_tokens, output))
-    return Usage(prompt, output, cached, reasoning)
+    return Usage(prompt, output, cached, reasoning, usage.audio_seconds)
 
 
 SHARE: Final = 0.95

@@ -196,7 +196,7 @@ def _headers(call: Call, target: EngineEndpoint) -> dict[str, str]:
         "user-agent": "tidegate",
         "accept": "application/json, text/event-stream",
         "accept-encoding": "identity",
-        "content-type": "application/json",
+        "content-type": call.content_type.decode("ascii") or "application/json",
         "x-request-id": call.request_id,
     }
     if target.authorization is not None:

@@ -252,7 +252,8 @@ class RelayUpstream:
         return self._clock()
 
     def head_for(self, call: Call) -> bytes:
-        """The constant part of the request head; kept once per route, so the map is bounded by the path allowlist."""
+        """The constant part of the request head; kept once per route, so the map is bounded by the path allowlist.
+        The type of a body that is no JSON belongs to the call."""
         key = (call.method, call.path)
         head = self._heads.get(key)
         if head is None:
@@ -262,8 +263,9 @@ class RelayUpstream:
                 f"host: {target.host_header}",
                 "user-agent: tidegate",
                 "accept: application/json, text/event-stream",
-                "content-type: application/json",
             ]
+            if not call.content_type:
+                lines.append("content-type: application/json")
             if target.authorization is not None:
                 lines.append(f"authorization: {target.authorization.decode('ascii')}")
             lines += [f"{name}: {value}" for name, value in target.headers]
@@ -350,6 +352,8 @@ class _Connection(asyncio.Protocol):
             call.request_id.encode("ascii"),
             len(call.body),
         )
+        if call.content_type:
+            head += b"content-type: %b\r\n" % call.content_type
         if call.traceparent is not None:
             head += b"traceparent: %b\r\n" % call.traceparent
             if call.tracestate is not None:

@@ -9,8 +9,9 @@ from backends.dialects import dynamo, llamacpp, openai, sglang, tgi, triton, trt
 from backends.dialects.dialect import Dialect
 from backends.dialects.fields import fit
 from backends.dialects.thinking import Efforts, ThinkingFields
+from backends.forms import USAGE_ASKED, written_form
 
-__all__ = ["DIALECTS", "Dialect", "body_for", "fit", "model_asked", "with_efforts"]
+__all__ = ["DIALECTS", "Dialect", "body_for", "fit", "form_for", "model_asked", "with_efforts"]
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     "vllm": vllm.DIALECT,
@@ -55,3 +56,19 @@ def body_for(dialect: Dialect, fields: bytes, served_model: str, *, cache_salt: 
     if priority:
         front += b"," + priority
     return front + (b"}" if fields == b"{}" else b",%b" % fields[1:])
+
+
+def form_for(fields: bytes, served_model: str, upload: bytes) -> tuple[bytes, bytes]:
+    """The engine's request as a form, and its content type: the model, the checked fields and the recording, and nothing else that the
+    caller sent. No priority and no salt are in it: the engines' forms have no such fields.
+
+    Args:
+        fields: as for `body_for`, with the recording's name and size as `file`.
+        upload: the bytes of the recording.
+    """
+    members = msgspec.json.decode(fields)
+    file = members.pop("file")
+    if (options := members.pop("stream_options", None)) is not None:
+        members[USAGE_ASKED] = options["include_usage"]
+    known = [(name, value) for name, value in members.items() if value is not None]
+    return written_form([("model", served_model), *known], file["name"], upload)

@@ -123,21 +123,32 @@ class Dialect(msgspec.Struct, frozen=True):
     pools_messages: bool = False
     """Whether endpoints that generate nothing take messages in place of the input."""
 
+    tokenizes: tuple[str, ...] = ("prompt", "messages", "content")
+    """The fields of which its tokenizer's endpoint takes one."""
+
     def path_of(self, ask: Ask) -> str:
         """The path of a request that generates nothing.
 
         Raises:
-            Fault: UNSUPPORTED_PARAMETER where its engines have no such endpoint, or would read no messages there.
+            Fault: UNSUPPORTED_PARAMETER where its engines have no such endpoint, or would not read the prompt there.
         """
         path, takes = self.routes.get(ask.endpoint, ask.endpoint.path), self.fields.takes
         if path is None or (takes is not None and ask.endpoint not in takes):
             raise Fault(Kind.UNSUPPORTED_PARAMETER, "The engine serving this model does not have this endpoint.", param="model")
-        if not self.pools_messages and ask.fields.startswith(MESSAGES_IN_FRONT):
-            instead = " and ".join(f"'{field}'" for field in ask.endpoint.prompt_fields)
-            message = f"The parameter 'messages' is not supported by the engine serving this model: send {instead}."
-            raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param="messages")
+        if ask.endpoint is Endpoint.TOKENIZE:
+            if ask.prompt_field not in self.tokenizes:
+                raise _sent_instead(ask.prompt_field, self.tokenizes, "or")
+        elif not self.pools_messages and ask.fields.startswith(MESSAGES_IN_FRONT):
+            raise _sent_instead("messages", ask.endpoint.prompt_fields)
         return path
 
     def salts(self, endpoint: Endpoint) -> bool:
         """Whether requests to this endpoint carry the tenant's salt."""
         return self.isolation is not None and endpoint in self.isolation.endpoints
+
+
+def _sent_instead(field: str, others: tuple[str, ...], word: str = "and") -> Fault:
+    """The refusal of a prompt in a field that an engine does not read."""
+    instead = f" {word} ".join(f"'{other}'" for other in others)
+    message = f"The parameter '{field}' is not supported by the engine serving this model: send {instead}."
+    return Fault(Kind.UNSUPPORTED_PARAMETER, message, param=field)

@@ -82,6 +82,7 @@ DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "return_prompt_text": (False,),
+    "return_token_strs": (False,),
     "skip_special_tokens": (True,),
     "stop": ([],),
     "stream": (False,),

@@ -54,10 +54,17 @@ DIALECT: Final = Dialect(
     lora_model=None,  # requests name adapters by the server's numbers, in the field `lora`
     lora=None,
     errors=frozenset({ErrorShape.OBJECT}),
-    fields=Fields(refuses={**VLLM_ALONE, "echo": ""}, structure=LLAMACPP, thinking=ThinkingFields(from_effort=True)),
+    fields=Fields(
+        refuses={**VLLM_ALONE, "echo": "", "return_token_strs": "send 'with_pieces'"},
+        structure=LLAMACPP,
+        thinking=ThinkingFields(from_effort=True),
+    ),
     drains="cuts answers in flight",
     mistakes=MISTAKES,
     usage_of_each_choice=True,
     proven=True,
-    routes=dict.fromkeys((Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING)),
+    routes=dict.fromkeys(
+        (Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING, Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS, Endpoint.SPEECH)
+    ),
+    tokenizes=("content",),
 )

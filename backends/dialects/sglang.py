@@ -125,11 +125,15 @@ DIALECT: Final = Dialect(
     lora_model="{base}:{adapter}",
     lora=LoraCalls("/load_lora_adapter", "/unload_lora_adapter", "lora_name", "lora_path"),
     errors=frozenset({ErrorShape.FLAT, ErrorShape.DETAIL}),
-    fields=Fields(refuses=VLLM_ALONE, structure=SGLANG, thinking=ThinkingFields()),
+    fields=Fields(refuses={**VLLM_ALONE, "return_token_strs": ""}, structure=SGLANG, thinking=ThinkingFields()),
     drains="finishes requests in flight, then exits",
     proven=True,
     read_report=read_report,
     disaggregation=BOOTSTRAP,
     # its /v1/score is another API: the probabilities of given tokens behind a prompt
-    routes={Endpoint.CLASSIFY: "/v1/classify", Endpoint.SCORE: None, Endpoint.POOLING: None},
+    routes={
+        **dict.fromkeys((Endpoint.SCORE, Endpoint.POOLING, Endpoint.TRANSLATIONS, Endpoint.SPEECH)),
+        Endpoint.CLASSIFY: "/v1/classify",
+    },
+    tokenizes=("prompt",),
 )

@@ -70,4 +70,5 @@ DIALECT: Final = Dialect(
     proven=True,
     disaggregation=NIXL,
     pools_messages=True,
+    tokenizes=("prompt", "messages"),
 )

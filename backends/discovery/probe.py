@@ -49,7 +49,9 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> PollResult:
 MAX_PROBE_REPLY_BYTES: Final = 1024 * 1024
 """Largest reply: a token with its frame has 500 bytes, an embedding of 4,096 numbers 80 KB."""
 
-_REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in Endpoint})
+_COMPUTING: Final = tuple(endpoint for endpoint in Endpoint if endpoint.computes and not endpoint.sound)
+"""The endpoints whose answers say that an engine computes, but for recordings, which a probe has none of."""
+_REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in _COMPUTING})
 _ProbeReply: Final[Any] = msgspec.defstruct(
     "_Reply", [("model", str | None, None), *((field, list[Any] | None, None) for field in _REPLY_FIELDS)]
 )
@@ -82,7 +84,7 @@ class Prober:
         self._names = names
         handover = dialect.disaggregation
         self._alone = msgspec.json.encode(handover.alone)[:-1] + b"," if single_role and handover is not None and handover.alone else b"{"
-        self._endpoints = [endpoint for endpoint in Endpoint if dialect.routes.get(endpoint, endpoint.path) is not None]
+        self._endpoints = [endpoint for endpoint in _COMPUTING if dialect.routes.get(endpoint, endpoint.path) is not None]
         """Every endpoint of such engines; which of them an engine has depends on its model."""
 
     async def __call__(self) -> ProbeResult:

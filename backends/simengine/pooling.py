@@ -1,7 +1,9 @@
-"""Replies of the simulated engine for which nothing is generated: embeddings, orders of documents, scores of pairs, classes, poolings.
+"""Replies of the simulated engine for which nothing is generated: embeddings, orders of documents, scores of pairs, classes, poolings,
+token ids and texts of ids.
 
 Each value follows from the text alone. The score of a pair is the share of the query's words that stand in the document; a class is drawn
-from a text's vector. The shapes are those of vLLM, and of SGLang where it has the endpoint.
+from a text's vector; ids are hashes of words, so the text of an id is its number in
+brackets. The shapes are those of vLLM, and of SGLang where it has the endpoint.
 """
 
 import base64
@@ -13,8 +15,9 @@ from typing import Any, Final
 
 from backends.simengine import shapes
 from backends.simengine.reading import ErrorAnswer, chat_text, too_long
-from backends.simengine.shapes import embedding, tokens_of
+from backends.simengine.shapes import embedding, pieces_of, tokens_of
 
+_TOKENIZER: Final = {"/tokenize": "tokenize", "/v1/tokenize": "tokenize", "/detokenize": "detok", "/v1/detokenize": "detok"}
 PATHS: Final[Mapping[str, Mapping[str, str]]] = {
     "vllm": {
         "/v1/embeddings": "embd",
@@ -25,8 +28,9 @@ PATHS: Final[Mapping[str, Mapping[str, str]]] = {
         "/score": "score",
         "/classify": "classify",
         "/pooling": "pool",
+        **_TOKENIZER,
     },
-    "sglang": {"/v1/embeddings": "embd", "/v1/rerank": "rerank", "/v1/classify": "classify"},
+    "sglang": {"/v1/embeddings": "embd", "/v1/rerank": "rerank", "/v1/classify": "classify", **_TOKENIZER},
 }
 """The paths of these endpoints, and the kind of their requests, by dialect."""
 
@@ -143,12 +147,49 @@ def _pool(reply: _Reply) -> Any:
     return reply.body(data, completion_tokens=0)
 
 
+def _tokenize(reply: _Reply) -> Any:
+    request, longest = reply.request, reply.longest
+    if "content" in request:  # llama.cpp's shape, whatever the dialect: there is none of llama.cpp
+        tokens, pieces = tokens_of(request["content"]), pieces_of(request["content"])
+        if not request.get("with_pieces"):
+            return {"tokens": tokens}
+        return {"tokens": [{"id": token, "piece": piece} for token, piece in zip(tokens, pieces, strict=True)]}
+    prompt = chat_text(request["messages"], request.get("tools")) if "messages" in request else request["prompt"]
+    if isinstance(prompt, list):
+        if reply.dialect != "sglang":
+            raise ErrorAnswer(400, "1 validation error:\n  {'type': 'string_type', 'loc': 'body.prompt'}", "Bad Request", "body.prompt")
+        lists = [tokens_of(text) for text in prompt]
+        return {"tokens": lists, "count": [len(tokens) for tokens in lists], "max_model_len": -1 if longest == inf else longest}
+    tokens = tokens_of(prompt)
+    written: dict[str, Any] = {"count": len(tokens), "max_model_len": -1 if longest == inf else longest, "tokens": tokens}
+    if reply.dialect == "vllm":
+        written["token_strs"] = pieces_of(prompt) if request.get("return_token_strs") else None
+    return written
+
+
+def _detokenize(reply: _Reply) -> Any:
+    tokens = reply.request["tokens"]
+    if reply.dialect == "vllm":
+        if any(not isinstance(token, int) for token in tokens):
+            raise ErrorAnswer(400, "1 validation error:\n  {'type': 'int_type', 'loc': 'body.tokens.0'}", "Bad Request", "body.tokens.0")
+        return {"prompt": text_of(tokens)}
+    several = bool(tokens) and isinstance(tokens[0], list)
+    return {"text": [text_of(one) for one in tokens] if several else text_of(tokens)}
+
+
+def text_of(tokens: list[int]) -> str:
+    """The text that token ids stand for."""
+    return "".join(f"[{token}]" for token in tokens)
+
+
 _WRITERS: Final[Mapping[str, Callable[[_Reply], Any]]] = {
     "embd": _embeddings,
     "rerank": _rerank,
     "score": _score,
     "classify": _classify,
     "pool": _pool,
+    "tokenize": _tokenize,
+    "detok": _detokenize,
 }
 KINDS: Final = frozenset(_WRITERS)
 
@@ -169,7 +210,7 @@ def pooled(
     written = _WRITERS[kind](reply)
     if fault == "no_usage":
         for item in written if isinstance(written, list) else (written,):
-            item.pop("meta_info" if isinstance(written, list) else "usage")
+            item.pop("meta_info" if isinstance(written, list) else "usage", None)
     elif fault == "plain_not_json":
         return b"<html>it works</html>", reply.tokens
     elif fault == "plain_error_200":

@@ -21,10 +21,12 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "pool": ("input",),
     "rerank": ("query", "documents"),
     "score": ("text_1", "text_2"),
+    "tokenize": ("prompt",),
+    "detok": ("tokens",),
 }
 """The members that a request needs, by its kind."""
-CHATS_TOO: Final = frozenset({"embd", "classify", "pool"})
-"""Kinds that take messages in place of the input, at vLLM."""
+CHATS_TOO: Final = frozenset({"embd", "classify", "pool", "tokenize"})
+"""Kinds that take messages in place of the input or the prompt, at vLLM."""
 
 
 class ErrorAnswer(Exception):
@@ -49,6 +51,8 @@ def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) ->
     fields = NEEDED[kind]
     if kind in CHATS_TOO and settings.dialect == "vllm" and "messages" in members:
         fields = NEEDED["chat"]
+    elif kind == "tokenize" and "content" in members:
+        fields = ("content",)
     elif kind == "score" and "queries" in members:
         fields = ("queries", "documents")
     needed = next((field for field in fields if field not in members), None)

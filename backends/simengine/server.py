@@ -1,6 +1,6 @@
 """The simulated engine with its socket and clock (`SimEngine`): routes, the step loop, state for tests, and start and stop.
 
-`control` answers the routes that are not inference: health, models, metrics, tokens, load, and the remote control of faults.
+`control` answers the routes that are not inference: health, models, metrics, load, and the remote control of faults.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from backends.simengine.faults import FaultPlan, FaultRule, rule_of
 from backends.simengine.instant import Instant
 from backends.simengine.loras import Loras
 from backends.simengine.pooling import KINDS, PATHS, pooled
-from backends.simengine.reading import ErrorAnswer, chat_text, own_fault, read_request
+from backends.simengine.reading import ErrorAnswer, own_fault, read_request
 from backends.simengine.settings import SimSettings
-from backends.simengine.shapes import tokens_of
+from backends.simengine.sound import SOUND_KINDS, SOUND_PATHS, answer_sound
 
 if TYPE_CHECKING:
     from backends.simengine.publishers import KvPublisher, LoadPublisher
@@ -55,8 +55,6 @@ def control(engine: "SimEngine", connection: SimConnection) -> None:
         connection.reply(200, shapes.encode({"server_load": engine.in_flight}))
     elif path == "/v1/loads" and settings.dialect == "sglang":
         connection.reply(200, shapes.encode(_loads(engine)))
-    elif path in ("/tokenize", "/v1/tokenize") and method == "POST":
-        _tokenize(engine, connection)
     elif path == "/sim/state":
         connection.reply(200, shapes.encode({"in_flight": engine.in_flight, "received": engine.count, **_values(engine)}))
     elif path == "/sim/drain" and method == "POST":
@@ -99,17 +97,6 @@ def _models(engine: "SimEngine", connection: SimConnection, path: str) -> None:
     model = next((card for card in cards if f"/v1/models/{card['id']}" == path), None)
     body = shapes.encode(model) if model else shapes.error(settings.dialect, 404, "The model does not exist.", "NotFoundError")
     connection.reply(200 if model else 404, body)
-
-
-def _tokenize(engine: "SimEngine", connection: SimConnection) -> None:
-    try:
-        request = msgspec.json.decode(connection.body)
-        text = chat_text(request["messages"], request.get("tools")) if "messages" in request else request["prompt"]
-    except (msgspec.DecodeError, KeyError, TypeError, ErrorAnswer):
-        connection.reply(400, shapes.error(engine.settings.dialect, 400, "prompt or messages needed", "Bad Request"))
-        return
-    tokens = tokens_of(text)
-    connection.reply(200, shapes.encode({"count": len(tokens), "max_model_len": engine.settings.max_model_len, "tokens": tokens}))
 
 
 def _faults(engine: "SimEngine", connection: SimConnection) -> None:
@@ -172,7 +159,10 @@ def _loads(engine: "SimEngine") -> dict[str, Any]:
     return {"version": "simulated", "loads": [load]}
 
 
-INFERENCE_KINDS: Final = {dialect: {"/v1/chat/completions": "chat", "/v1/completions": "text", **paths} for dialect, paths in PATHS.items()}
+INFERENCE_KINDS: Final = {
+    dialect: {"/v1/chat/completions": "chat", "/v1/completions": "text", **paths, **SOUND_PATHS[dialect]}
+    for dialect, paths in PATHS.items()
+}
 KEPT_REQUESTS: Final = 1000
 """Requests kept for tests to inspect."""
 
@@ -373,6 +363,10 @@ class SimEngine:
 
     def _start(self, connection: SimConnection, kind: str) -> None:
         settings = self.settings
+        if kind in SOUND_KINDS:
+            request_id = connection.headers.get(b"x-request-id", b"").decode("latin-1")
+            answer_sound(connection, kind, settings, request_id or f"{self.count:x}", int(time.time()))
+            return
         request = read_request(settings, self.loras, kind, connection.body)
         waiting = len(self.batcher.waiting) + len(self.batcher.running)
         if self.draining or (settings.max_queued is not None and waiting >= settings.max_queued):

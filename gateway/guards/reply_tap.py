@@ -473,13 +473,15 @@ def _role(part: dict[str, Any]) -> bool:
 
 def _nothing(ask: Ask) -> dict[str, Any]:
     """The member of a choice that holds its texts, without any."""
-    return {"delta": {}} if ask.endpoint.has_messages else {"text": ""}
+    return {"delta": {}} if ask.endpoint.has_messages or ask.endpoint.sound else {"text": ""}
 
 
 def guard_tap(ask: Ask, story: Story, judge: UsageSoFar, detectors: ReplyDetectors | None) -> "GuardTap | GuardPlainTap | None":
     """The tap of an answer that guard rules read, or in which values are to be restored; None for any other."""
     guards, placeholders = story.asked.guards, story.guarded.placeholders or None
-    if not ask.endpoint.generates or (placeholders is None and (guards is None or not guards.reads_replies)):
+    if not (ask.endpoint.generates or ask.endpoint.sound == "in"):
+        return None
+    if placeholders is None and (guards is None or not guards.reads_replies):
         return None
     caller = story.asked.caller
     rules = ReplyRules(guards, placeholders, story.guarded, detectors, caller.tenant if caller is not None else "")

@@ -192,7 +192,8 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
             template = prompt.template if prompt is not None else 0
             per_sequence = -(-usage.completion_tokens // ask.sequences)
             deps.lengths.note(request.tenant, placement.answers_like, template, per_sequence, ask.max_output_tokens)
-    if ask.stream and placement.adapter is None and first is not None:  # with an adapter, the time may include its load
+    if ask.stream and ask.endpoint.generates and placement.adapter is None and first is not None:
+        # with an adapter, the time may include its load; of a recording the tokens are not known
         cached = attempt.cached if attempt.cached is not None else placement.held_tokens(in_flight.backend)
         _calibrate(in_flight, prompt_tokens, cached, first - in_flight.at, (steps, decode_s), deps)
 

@@ -148,7 +148,7 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
     expected = PRIOR if len(pool.up) == 1 else deps.lengths.expect(tenant, answers_like, template, ask.max_output_tokens)
     sequences = max(1, ask.sequences) if ask.endpoint.generates else 0
     request = RoutingRequest(
-        prompt.tokens if prompt is not None else likely_prompt(ask, None),
+        prompt.tokens if prompt is not None else likely_prompt(ask, None) if ask.endpoint.computes else 0,
         prompt.chain if prompt is not None else (),
         prompt.block_tokens if prompt is not None else 64,
         expected.median * sequences,

@@ -36,13 +36,18 @@ UNCOUNTED: Final = Amounts()
 
 async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: Story, deps: Deps) -> tuple[Ask, OpenHold]:
     """Reserve the request's worst case in every limit at once; where the policy reserves statistically, the likely output instead of the
-    longest one. Returns the Ask, with a cap on its output where a limit needs one, and the open hold.
+    longest one. A request that makes no engine compute holds nothing but itself. Returns the Ask, with a cap on its output where a limit
+    needs one, and the open hold.
 
     Raises:
         Fault: the prompt is longer than the caller's rights allow, a limit refuses, or a budget limits the request while the ledger's
             disk is full. Nothing is reserved in these cases.
     """
     rights, live, asked, settled = grant.rights, deps.live, story.asked, story.settled
+    if not ask.endpoint.computes:
+        if rights.max_input_tokens is not None:
+            check_prompt(rights, prompt_for_cap(ask, None))
+        return ask, await admit_without_tokens(caller, grant, story, deps)
     prices = live.directory.prices
     price = prices.at(rule.name, live.fleet.pools[rule.pool].revision, story.at_unix) if prices.by_model else FREE
     if asked.price_percent != 100:
@@ -123,8 +128,8 @@ async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story
 
 
 async def admit_without_tokens(caller: Caller, grant: Grant, story: Story, deps: Deps) -> OpenHold:
-    """Admit a request that no engine serves: it counts as one request in every limit and takes a slot, and uses no tokens and no money.
-    The limits of the model that the Story names count, too.
+    """Admit a request for which no engine computes: it counts as one request in every limit and takes a slot, and uses no tokens and no
+    money. The limits of the model that the Story names count, too.
 
     Raises:
         Fault: a limit refuses; nothing is reserved then.

@@ -17,6 +17,7 @@ from gateway.deps import Deps
 from gateway.fleet.health import breaker_moved, note_outcome
 from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.http.edge.attempt_faults import backend_drained, caller_gone
+from gateway.http.edge.audio_taps import TAKEN
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.relay import ReplyRelay, ReplySource
 from gateway.http.edge.reply_chain import ReplyChain
@@ -102,8 +103,8 @@ class Attempt(msgspec.Struct, eq=False):
             in_flight = in_flight_on(placement, self.backend.id, deps, stream=self.ask.stream)
         if placement.route.why != ALONE or in_flight.limiter is not None:
             self.on_begun = in_flight.begun  # where nobody else is up and nothing is limited, nobody looks how far it is
-        breakers = deps.live.breakers
-        if breakers.troubled and breakers.enter(self.backend.id, placement.served, story.own_id, in_flight.at):
+        breakers, tries = deps.live.breakers, self.ask.endpoint.computes
+        if breakers.troubled and tries and breakers.enter(self.backend.id, placement.served, story.own_id, in_flight.at):
             self.on_begun = partial(self._probe_begun, in_flight)
         if story.placed.decision is not None:
             story.placed.decision.served_by = self.backend.id
@@ -149,6 +150,7 @@ class Attempt(msgspec.Struct, eq=False):
                 dialect.mistakes,
                 deps.names_inside,
                 self.ask.prompt_field if self.ask.endpoint.alternatives else "",
+                TAKEN[self.ask.endpoint.sound],
             ),
             headers=lambda: reply_headers(exchange, story, chain.usage, deps, stream=story.asked.stream),
             timeouts=deps.timeouts,
@@ -171,6 +173,11 @@ class Attempt(msgspec.Struct, eq=False):
         if chain.usage is not None:
             seen = exchange.written
             await check_usage(chain.usage, facts, self.ask, story, deps, backend=backend, seen_bytes=seen)
+        if not self.ask.endpoint.computes:
+            # a tokenizer answers where the engine behind it has died, and a caller can make it fail with ids that no model has
+            if fault is None:
+                deps.live.contacts.answered(backend.id)
+            return fault
         note_outcome(deps.live, backend, self.placement.served, fault, story.own_id, deps.clock(), deps.rng)
         return fault
 

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from backends.dialects import body_for, fit, model_asked
+from backends.dialects import body_for, fit, form_for, model_asked
 from backends.ports import Call
 from domain.ask import Ask
 from domain.faults import Fault
@@ -91,8 +91,11 @@ def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange,
     if members and priority_class is not None and dialect.priority is not None and endpoint in dialect.priority.endpoints:
         priority = members[priority_class]
     fields = ask.fields if dialect.fields.leaves(ask.names) else fit(dialect.fields, ask)
-    body = body_for(dialect, fields, engine_model, cache_salt=salt, priority=priority)
     traceparent, tracestate = exchange.head.trace()
+    if endpoint.sound == "in":
+        form, content_type = form_for(fields, engine_model, ask.upload)
+        return Call("POST", path, form, story.own_id, traceparent, tracestate, content_type)
+    body = body_for(dialect, fields, engine_model, cache_salt=salt, priority=priority)
     return Call("POST", path, body, story.own_id, traceparent, tracestate)
 
 

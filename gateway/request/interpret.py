@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import structs
 
+from backends.forms import FORM
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.identity import Caller
@@ -12,6 +13,7 @@ from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.openai import check_caps
 from gateway.http.openai import interpret as interpret_body
+from gateway.http.openai.audio import form_document
 from gateway.http.openai.images import with_images
 from gateway.http.openai.parameters import check_closed, with_parameters
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
@@ -46,8 +48,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     translation = exchange.translation
     facts.endpoint = endpoint.value if translation is None else translation.path
     content_type = head.headers.get(b"content-type", b"")
-    if content_type != JSON_TYPE and content_type.partition(b";")[0].strip().lower() != JSON_TYPE:
-        raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
+    if content_type != JSON_TYPE or endpoint.sound == "in":
+        _check_type(content_type, endpoint)
     policies = deps.live.policies
     policy = policies.by_tenant.get(caller.tenant, policies.everyone)
     caps, bodies, links = (USUAL_CAPS, (), False) if policy is None else (policy.widest_caps, policy.body_caps, policy.may_fetch_images)
@@ -59,9 +61,14 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     )
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
+    upload = b""
     if translation is not None:
         body = translation.request(body) or await continuing(translation, exchange, caller, policy, deps)
+    elif endpoint.sound == "in":
+        body, upload = form_document(content_type, body)
     ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps, links=links)
+    if upload:
+        ask = structs.replace(ask, upload=upload)
     facts.stream = ask.stream
     facts.user = caller.user or ask.user
     grant = grant_of(caller, deps)
@@ -84,6 +91,16 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     if match.model.fallback and DEGRADE_HEADER not in asked.headers:
         facts.chain = FallbackChain(policies, asked, match, grant.rights, key)
     return treated, rule, grant
+
+
+def _check_type(content_type: bytes, endpoint: Endpoint) -> None:
+    """Check the type of a body. Raises Fault: UNSUPPORTED_MEDIA."""
+    kind = content_type.partition(b";")[0].strip().lower()
+    if endpoint.sound == "in":
+        if kind != FORM:
+            raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as a form, with the header 'content-type: multipart/form-data'.")
+    elif kind != JSON_TYPE:
+        raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
 
 
 def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange, story: Story, deps: Deps) -> tuple[Ask, ModelRule]:

@@ -42,6 +42,8 @@ _STREAM: Final = (
 def reply_headers(exchange: Exchange, story: Story, usage: Usage | None, deps: Deps, *, stream: bool) -> bytes:
     """Header lines of the 200 that is about to be sent; timings are taken now."""
     lines = (_STREAM if stream else _JSON) % story.request_id.encode("ascii") + common_headers(exchange, story, deps)
+    if story.attempt.content_type:
+        lines = lines.replace(b"application/json", story.attempt.content_type, 1)
     if story.asked.expose:
         lines += header_lines(_routing_headers(story, usage, deps.clock()))
     return lines

@@ -37,7 +37,7 @@ class PoisonCheck:
         if fault.kind not in MAY_KILL:
             return Suspicion.NONE
         tenant = story.asked.caller.tenant if story.asked.caller is not None else ""
-        self._mark = self._mark or mark_of(deps.salt_secret, tenant, story.first_model, self._ask.fields)
+        self._mark = self._mark or mark_of(deps.salt_secret, tenant, story.first_model, self._ask.whole)
         return deps.live.suspects.struck(self._mark, tenant, backend, sent_at, now)
 
     def cleared(self) -> None:
@@ -52,7 +52,7 @@ def refuse_deadly(ask: Ask, tenant: str, story: Story, deps: Deps) -> None:
     Raises:
         Fault: CRASHES_ENGINES.
     """
-    wait_s = deps.live.suspects.refused_s(mark_of(deps.salt_secret, tenant, story.first_model, ask.fields), deps.clock())
+    wait_s = deps.live.suspects.refused_s(mark_of(deps.salt_secret, tenant, story.first_model, ask.whole), deps.clock())
     if wait_s > 0:
         message = f"Two engines stopped while they worked on this request, so it is not tried for {ceil(wait_s)} s. Change it, or leave it."
         raise Fault(Kind.CRASHES_ENGINES, message)

@@ -129,6 +129,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     block_tokens: int = 0
     known_tokens: int = 0
     session: str = ""
+    audio_seconds: int = 0
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
@@ -239,6 +240,7 @@ def _flat(record: Record, end_user: bool, chain_key: str) -> AccessLogEntry:
         block_tokens=routed[2],
         known_tokens=routed[3],
         session=routed[4],
+        audio_seconds=usage.audio_seconds,
     )
 
 

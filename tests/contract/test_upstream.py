@@ -115,6 +115,26 @@ async def test_sends_what_was_checked_and_nothing_else(ways: Ways) -> None:
         }
 
 
+async def test_a_form_says_what_it_is(ways: Ways) -> None:
+    asked: list[bytes] = []
+
+    async def engine(peer: Peer) -> None:
+        while request := await peer.request():
+            asked.append(request)
+            await peer.send(OK)
+
+    form = Call("POST", "/v1/audio/transcriptions", b"--b--", "req-1", None, None, b"multipart/form-data; boundary=b")
+    async with scripted(engine) as server:
+        upstream = ways.to(server.url)
+        for call in (CALL, form, CALL):
+            sink = Sink()
+            upstream.dispatch(call, sink)
+            await sink.wait()
+    types = [[line for line in request.lower().split(b"\r\n") if line.startswith(b"content-type:")] for request in asked]
+    json_type, form_type = [b"content-type: application/json"], [b"content-type: multipart/form-data; boundary=b"]
+    assert types == [json_type, form_type, json_type]
+
+
 async def test_keep_alive_reuses_one_connection(ways: Ways) -> None:
     async with scripted(keep_alive) as server:
         way = ways.to(server.url)

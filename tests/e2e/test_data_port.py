@@ -12,7 +12,7 @@ from tests.timing import HANG_S
 SIM = SimSettings(models=("sim",), speed=2000)
 
 DANGEROUS = [
-    "/", "/v1", "/v1/", "/metrics", "/healthz", "/health/x", "/livez", "/docs", "/openapi.json", "/tokenize", "/detokenize", "/load",
+    "/", "/v1", "/v1/", "/metrics", "/healthz", "/health/x", "/livez", "/docs", "/openapi.json", "/load",
     "/version", "/ping", "/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache",
     "/collective_rpc", "/update_weights", "/server_info", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
     "/kv_event_sources", "/inference/v1/generate", "/abort_requests", "/get_server_info", "/flush_cache", "/generate",
@@ -22,7 +22,7 @@ DANGEROUS = [
     "/v1/chat/completions/../../../metrics", "/V1/chat/completions", "/v1/chat/completions;x=1", "/v1/chat/completions%00",
     "/v1/chat/completions\\..\\..", "/v1\\chat\\completions", "/%761/chat/completions", "/v1/chat/completions%20",
     "/v1/chat/completions.json", "/v1/responses/resp_1/parts", "/v1/files", "/v1/batches", "/v1/assistants", "/v2/embed",
-    "/v1/audio/speech", "/v1/images/generations", "/admin", "/key/generate", "/config/update", "/.env", "/sim/faults",
+    "/v1/audio/voices", "/v1/images/generations", "/admin", "/key/generate", "/config/update", "/.env", "/sim/faults",
     "/sim/state",
 ]  # fmt: skip
 

@@ -109,3 +109,22 @@ def test_the_synchronous_client(tmp_path: object) -> None:
             return await asyncio.to_thread(call)
 
     assert len(asyncio.run(serve_and_call()).split()) == 6
+
+
+async def test_recordings_and_speech(served: tuple[Gateway, openai.AsyncOpenAI]) -> None:
+    running, client = served
+    recording = ("talk.mp3", b"x" * 64_000)
+    heard = await client.audio.transcriptions.create(model="sim", file=recording, language="en", temperature=0)
+    assert heard.text
+    detailed = await client.audio.transcriptions.create(
+        model="sim", file=recording, response_format="verbose_json", timestamp_granularities=["segment", "word"]
+    )
+    assert (detailed.text, detailed.segments[0].text) == (heard.text, heard.text)
+    assert await client.audio.transcriptions.create(model="sim", file=recording, response_format="text") == heard.text
+    assert (await client.audio.translations.create(model="sim", file=recording)).text
+    stream = await client.audio.transcriptions.create(model="sim", file=recording, stream=True)
+    chunks = [event async for event in stream]
+    assert "".join(chunk.choices[0]["delta"]["content"] for chunk in chunks) == heard.text
+    spoken = await client.audio.speech.create(model="sim", voice="alloy", input="hello", response_format="mp3")
+    assert (spoken.response.headers["content-type"], spoken.content[:4]) == ("audio/mpeg", b"RIFF")
+    assert [record.usage.audio_seconds for record in await running.recorded(6)] == [2, 2, 0, 2, 0, 0]

@@ -28,7 +28,9 @@ PREFIX = {
     Endpoint.CLASSIFY: "classify-",
     Endpoint.POOLING: "pool-",
 }
-ROUTES = [(endpoint, streamed) for endpoint in Endpoint for streamed in (False, True) if endpoint.generates or not streamed]
+COMPUTING = [endpoint for endpoint in Endpoint if endpoint.computes and not endpoint.sound]
+"""Replies of tokenizers have no id, nor have those about sound; streamed transcripts are below."""
+ROUTES = [(endpoint, streamed) for endpoint in COMPUTING for streamed in (False, True) if endpoint.generates or not streamed]
 VALUES = {"embedding": [0.5], "relevance_score": 0.5, "score": 0.5, "probs": [1.0], "data": [0.5]}
 """Values of the items of replies for which nothing is generated."""
 
@@ -146,3 +148,13 @@ async def test_simulated_engines_and_kept_answers_too(dialect: str, endpoint: En
 
 def test_every_dialect_says_whose_ids_its_replies_have() -> None:
     assert {name for name, dialect in DIALECTS.items() if dialect.ids_from_requests} == {"vllm"}
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+async def test_a_streamed_transcript_has_the_gateways_id(dialect: str) -> None:
+    sim = SimSettings(models=("sim",), dialect=dialect, speed=5000)
+    async with SimEngine(sim) as engine, behind(engine.url, dialect) as client:
+        fields = {"model": "sim", "stream": "true"}
+        reply = await client.post("/v1/audio/transcriptions", data=fields, files={"file": ("a.wav", b"x" * 9)})
+        (found,) = {document["id"] for document in documents(reply)}
+        assert found == f"trsc-{reply.headers['x-tidegate-request-id']}"

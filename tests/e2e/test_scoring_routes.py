@@ -1,6 +1,6 @@
 """Routes for which nothing is generated, through a whole gateway: a table of routes and of what holds on every route.
 
-A cell that says nothing of a route has its reason in `NOT_HERE`.
+A cell that says nothing of a route has its reason in `NOT_OF_ROUTES`, and a feature that is left out in `NOT_HERE`.
 """
 
 import json
@@ -12,7 +12,10 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
+from backends.simengine.shapes import pieces_of, tokens_of
+from backends.simengine.sound import speech_of, transcript
 from domain.ask import Endpoint
+from domain.usage import NO_USAGE
 from gateway.placement.explain import Would, supposed
 from gateway.telemetry.access_log import line_of
 from tenancy.limits import Level, Limit, Meter, Scope, Window
@@ -25,6 +28,7 @@ MAILS = {"id": "mails", "kind": "pii", "types": ["email"], "mode": "redact", "on
 WORDS = {"id": "words", "kind": "words", "words": ["open sesame"], "mode": "block", "on": ["input", "documents"]}
 ACME = Scope(Level.TENANT, "acme")
 MESSAGES = [{"role": "user", "content": "the red fox"}]
+RECORDING = b"RIFF" + bytes(range(256)) * 300
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,12 @@ class Route:
     paths: tuple[str, ...] = ()
     """Further paths."""
     id: str = field(default="")
+    value: dict[str, Any] | None = None
+    """Members of a reply whose answer is one value, in place of items."""
+
+    @property
+    def name(self) -> str:
+        return self.id or self.endpoint.word
 
 
 ROUTES = [
@@ -88,6 +98,42 @@ ROUTES = [
     Route(Endpoint.EMBEDDINGS, {"messages": MESSAGES}, ("messages",), {"index": int, "embedding": list}, 1, id="embeddings-messages"),
     Route(Endpoint.CLASSIFY, {"messages": MESSAGES}, ("messages",), {"index": int, "probs": list}, 1, id="classify-messages"),
     Route(Endpoint.POOLING, {"messages": MESSAGES}, ("messages",), {"index": int, "data": list}, 1, id="pooling-messages"),
+    Route(
+        Endpoint.TOKENIZE,
+        {"prompt": "the red fox", "add_special_tokens": False},
+        ("prompt",),
+        {},
+        1,
+        ("/v1/tokenize", "/tokenize/"),
+        value={"count": 3, "tokens": tokens_of("the red fox"), "token_strs": None, "max_model_len": SIM.max_model_len},
+    ),
+    Route(Endpoint.TOKENIZE, {"messages": MESSAGES}, ("messages",), {}, 1, id="tokenize-messages", value={"count": 12}),
+    Route(Endpoint.DETOKENIZE, {"tokens": [7, 11]}, (), {}, 1, ("/v1/detokenize",), value={"prompt": "[7][11]"}),
+    Route(
+        Endpoint.TRANSCRIPTIONS,
+        {"file": RECORDING, "prompt": "fox", "language": "en"},
+        ("prompt",),
+        {},
+        1,
+        ("/openai/v1/audio/transcriptions", "/openai/deployments/sim/audio/transcriptions"),
+        value={"text": transcript("transcribe", RECORDING, SIM.seed), "usage": {"type": "duration", "seconds": 3}},
+    ),
+    Route(
+        Endpoint.TRANSLATIONS,
+        {"file": RECORDING, "prompt": "fox"},
+        ("prompt",),
+        {},
+        1,
+        value={"text": transcript("translate", RECORDING, SIM.seed)},
+    ),
+    Route(
+        Endpoint.SPEECH,
+        {"input": "the red fox", "voice": "alloy", "instructions": "slowly"},
+        ("input", "instructions"),
+        {},
+        1,
+        value={"sound": speech_of("the red fox")},
+    ),
 ]
 
 Feature = Callable[[Route], Awaitable[None]]
@@ -98,7 +144,18 @@ def policy(**fields: Any) -> dict[str, Any]:
 
 
 async def send(client: httpx.AsyncClient, route: Route, path: str = "", **fields: Any) -> httpx.Response:
-    return await client.post(path or route.endpoint.path, json={"model": "sim", **route.body, **fields})
+    body = {"model": "sim", **route.body, **fields}
+    if "file" in body:
+        return await client.post(path or route.endpoint.path, files={"file": ("a.wav", body.pop("file"))}, data=body)
+    return await client.post(path or route.endpoint.path, json=body)
+
+
+def read(reply: httpx.Response) -> dict[str, Any]:
+    """The members of a reply; of one that is sound, its bytes."""
+    if reply.headers["content-type"].startswith("audio/"):
+        return {"sound": reply.content}
+    body: dict[str, Any] = reply.json()
+    return body
 
 
 def with_text(value: Any, text: str) -> Any:
@@ -127,7 +184,10 @@ async def answers(route: Route) -> None:
         for path in (route.endpoint.path, *route.paths):
             reply = await send(client, route, path)
             assert reply.status_code == 200, reply.text
-            body = reply.json()
+            body = read(reply)
+            if route.value is not None:
+                assert {name: body[name] for name in route.value} == route.value
+                continue
             assert body["model"] == "sim"
             items = body[route.endpoint.reply_field]
             assert len(items) == route.items
@@ -184,6 +244,27 @@ async def without_a_report_the_estimate_stands(route: Route) -> None:
         assert held == 0
 
 
+async def nothing_but_the_request_is_counted(route: Route) -> None:
+    limits = [Limit(ACME, Meter.TOKENS, Window.DAY, 1), Limit(ACME, Meter.COST_NANOUSD, Window.DAY, 1)]
+    limits.append(Limit(ACME, Meter.REQUESTS, Window.DAY, 2))
+    async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
+        assert [(await send(client, route)).status_code for _ in range(3)] == [200, 200, 429]
+        record = (await running.recorded(3))[0]
+        assert (await used(running, Meter.TOKENS), await used(running, Meter.COST_NANOUSD)) == ((0, 0), (0, 0))
+        assert await used(running, Meter.REQUESTS) == (2, 0)
+        assert (record.usage, record.cost_nanousd) == (NO_USAGE, 0)
+
+
+async def a_failure_is_not_held_against_the_engine(route: Route) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        engine.misbehave([FaultRule("status_500")])
+        for _ in range(20):
+            assert (await send(client, route)).status_code == 502
+        engine.misbehave([])
+        assert not running.deps.live.breakers.troubled
+        assert (await send(client, route)).status_code == 200
+
+
 async def policies_know_the_endpoint(route: Route) -> None:
     rules = [{"name": "these", "if": f'endpoint == "{route.endpoint.word}"', "then": {"class": "batch"}}]
     policies = [policy(rules=rules), {**policy(), "tenant": "bolt", "models": [{"name": "other", "pool": "chat"}]}]
@@ -234,14 +315,16 @@ async def the_record_the_log_and_the_metrics_tell_of_it(route: Route) -> None:
 
 async def it_can_be_asked_where_it_would_go(route: Route) -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url) as running:
-        told = await supposed(Would("acme", route.endpoint.path, json.dumps({"model": "sim", **route.body}).encode()), running.deps)
+        file = {"file": {"name": "audio.wav", "bytes": 9}} if "file" in route.body else {}
+        told = await supposed(Would("acme", route.endpoint.path, json.dumps({"model": "sim", **route.body, **file}).encode()), running.deps)
         assert told.refusal is None
         assert told.explained is not None
         assert not engine.received
 
 
 async def a_failing_engine_costs_no_answer(route: Route) -> None:
-    for fault in ("status_500", "plain_not_json", "plain_error_200", "wrong_model", "close_before_headers"):
+    faults = ["status_500", "plain_not_json", "plain_error_200", "wrong_model", "close_before_headers"]
+    for fault in faults if route.value is None else [fault for fault in faults if fault != "wrong_model"]:  # the reply names no model
         async with SimEngine(SIM) as one, SimEngine(SIM) as two, gateway(one.url, two.url) as running, running.client() as client:
             one.inject([FaultRule(fault)])
             sent = 0
@@ -255,15 +338,16 @@ async def what_the_engine_lacks_is_said(route: Route) -> None:
     sim = SimSettings(models=("sim",), dialect="sglang", speed=2000)
     async with SimEngine(sim) as engine, gateway(engine.url, pool={"dialect": "sglang"}) as running, running.client() as client:
         reply = await send(client, route)
-        has = route.endpoint in (Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.CLASSIFY) and "messages" not in route.body
+        its = (Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.CLASSIFY, Endpoint.TOKENIZE, Endpoint.DETOKENIZE, Endpoint.TRANSCRIPTIONS)
+        has = route.endpoint in its and "messages" not in route.body
         assert reply.status_code == (200 if has else 400), reply.text
         assert len(engine.received) == has
         if has:
-            assert reply.json()["usage"]["prompt_tokens"] > 0
+            assert route.value is not None or reply.json()["usage"]["prompt_tokens"] > 0
         else:
             assert reply.json()["error"]["code"] == "unsupported_parameter"
             assert reply.json()["error"]["param"] == (
-                "messages" if route.id == "embeddings-messages" or "classify" in route.id else "model"
+                "messages" if route.id in ("embeddings-messages", "classify-messages", "tokenize-messages") else "model"
             )
 
 
@@ -291,6 +375,8 @@ FEATURES: list[Feature] = [
     tokens_are_held_and_settled_as_reported,
     what_no_limit_has_room_for_is_refused,
     without_a_report_the_estimate_stands,
+    nothing_but_the_request_is_counted,
+    a_failure_is_not_held_against_the_engine,
     policies_know_the_endpoint,
     rights_know_the_endpoint,
     guards_read_every_text,
@@ -309,15 +395,40 @@ NOT_HERE: dict[str, str] = {
 }
 """Features that the table leaves out, each with its reason."""
 
+FORMS: tuple[Endpoint, ...] = (Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS)
+SOUND: tuple[Endpoint, ...] = (*FORMS, Endpoint.SPEECH)
+ELSEWHERE = "tests/e2e/test_audio_routes.py"
+TOKENIZERS: tuple[Endpoint, ...] = (Endpoint.TOKENIZE, Endpoint.DETOKENIZE)
+UNCOUNTED = "a tokenizer computes no tokens: a request counts as one, and holds and uses nothing else"
+COUNTED = "the engine computes the prompt, so its tokens count, and its failures are those of the engine"
+NOT_OF_ROUTES: dict[tuple[Endpoint, Feature], str] = {
+    **{(endpoint, tokens_are_held_and_settled_as_reported): UNCOUNTED for endpoint in TOKENIZERS},
+    **{(endpoint, what_no_limit_has_room_for_is_refused): UNCOUNTED for endpoint in TOKENIZERS},
+    **{(endpoint, without_a_report_the_estimate_stands): UNCOUNTED for endpoint in TOKENIZERS},
+    **{(row.endpoint, nothing_but_the_request_is_counted): COUNTED for row in ROUTES if row.endpoint not in TOKENIZERS},
+    **{(row.endpoint, a_failure_is_not_held_against_the_engine): COUNTED for row in ROUTES if row.endpoint not in TOKENIZERS},
+    (
+        Endpoint.DETOKENIZE,
+        guards_read_every_text,
+    ): "a request has no text, and the reply's is made of the caller's own ids; no model reads it",
+    **{(endpoint, unknown_fields_go_on): f"they go on as parts of a form: {ELSEWHERE}" for endpoint in FORMS},
+    **{(endpoint, nothing_is_streamed): f"transcripts are streamed: {ELSEWHERE}" for endpoint in FORMS},
+    **{(endpoint, tokens_are_held_and_settled_as_reported): f"seconds are reported, or nothing: {ELSEWHERE}" for endpoint in SOUND},
+}
+"""Cells that the table leaves out, each with its reason."""
+CELLS = [(route, feature) for route in ROUTES for feature in FEATURES if (route.endpoint, feature) not in NOT_OF_ROUTES]
 
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.__name__)
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.id or route.endpoint.word)
+
+@pytest.mark.parametrize(("route", "feature"), CELLS, ids=[f"{route.name}-{feature.__name__}" for route, feature in CELLS])
 async def test_every_route_has_every_feature(route: Route, feature: Feature) -> None:
     await feature(route)
 
 
 def test_the_table_has_a_row_for_every_route_and_every_alternative() -> None:
-    rows = {(row.endpoint, tuple(sorted(row.body.keys() - {"encoding_format", "dimensions"}))) for row in ROUTES}
+    beside = {"encoding_format", "dimensions", "add_special_tokens", "voice", "instructions", "language"}
+    rows = {(row.endpoint, tuple(sorted(row.body.keys() - beside - ({"prompt"} if "file" in row.body else set())))) for row in ROUTES}
+    # it is llama.cpp's, whose own test is below
+    rows.add((Endpoint.TOKENIZE, ("content",)))
     wanted = {
         (endpoint, tuple(sorted(fields)))
         for endpoint in Endpoint
@@ -327,6 +438,7 @@ def test_the_table_has_a_row_for_every_route_and_every_alternative() -> None:
     assert rows == wanted
     assert {path for row in ROUTES for path in row.paths} >= {alias for endpoint in Endpoint for alias in endpoint.aliases}
     assert all(NOT_HERE.values())
+    assert all(NOT_OF_ROUTES.values())
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
@@ -353,7 +465,8 @@ async def test_jinas_and_coheres_clients_get_one_shape_from_every_engine(dialect
 async def test_dialects_without_an_endpoint_say_so_before_any_engine_is_asked(dialect: str) -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, pool={"dialect": dialect}, poll=False) as running, running.client() as client:
         for route in ROUTES:
-            if route.endpoint in (Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING):
+            lacks = (*SOUND, Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING, *(TOKENIZERS if dialect != "llamacpp" else ()))
+            if route.endpoint in lacks:
                 reply = await send(client, route)
                 assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
         assert not engine.received
@@ -372,3 +485,43 @@ async def test_arguments_for_media_stay_closed() -> None:
         reply = await client.post("/v1/embeddings", json={"model": "sim", "messages": MESSAGES, "mm_processor_kwargs": {"size": 1}})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "mm_processor_kwargs")
         assert not engine.received
+
+
+async def test_a_tokenizer_in_the_shape_of_llama_cpp() -> None:
+    async with SimEngine(SIM) as engine:
+        policies = [policy(guards={"rules": [MAILS, WORDS]})]
+        started = gateway(engine.url, pool={"dialect": "llamacpp"}, policies=policies, poll=False)
+        async with started as running, running.client() as client:
+            sent = {"model": "sim", "content": f"to {MAIL}", "with_pieces": True, "add_special": False}
+            reply = await client.post("/tokenize", json=sent)
+            pieces = [{"id": token, "piece": piece} for token, piece in zip(tokens_of("to [EMAIL]"), pieces_of("to [EMAIL]"), strict=True)]
+            assert reply.json() == {"tokens": pieces}
+            blocked = await client.post("/tokenize", json={"model": "sim", "content": "open sesame"})
+            assert (blocked.status_code, blocked.json()["error"]["param"]) == (400, "content")
+            assert (await client.post("/detokenize", json={"model": "sim", "tokens": [7]})).status_code == 200
+            for fields, param in (
+                ({"prompt": "a"}, "prompt"),
+                ({"messages": MESSAGES}, "messages"),
+                ({"content": "a", "return_token_strs": True}, "return_token_strs"),
+            ):
+                refused = await client.post("/tokenize", json={"model": "sim", **fields})
+                assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_text_of_any_length_is_tokenized_and_pieces_come_back() -> None:
+    short = SimSettings(models=("sim",), speed=2000, max_model_len=2)
+    async with SimEngine(short) as engine, gateway(engine.url) as running, running.client() as client:
+        text = "the red fox " * 30_000
+        reply = (await client.post("/tokenize", json={"model": "sim", "prompt": text, "return_token_strs": True})).json()
+        assert (reply["count"], reply["max_model_len"], reply["token_strs"]) == (len(tokens_of(text)), 2, pieces_of(text))
+
+
+async def test_lists_of_texts_and_of_ids_for_sglang() -> None:
+    sim = SimSettings(models=("sim",), dialect="sglang", speed=2000)
+    async with SimEngine(sim) as engine, gateway(engine.url, pool={"dialect": "sglang"}) as running, running.client() as client:
+        reply = (await client.post("/v1/tokenize", json={"model": "sim", "prompt": ["red", "a cat"]})).json()
+        assert (reply["tokens"], reply["count"]) == ([tokens_of("red"), tokens_of("a cat")], [1, 2])
+        assert (await client.post("/v1/detokenize", json={"model": "sim", "tokens": [[1], [2, 3]]})).json() == {"text": ["[1]", "[2][3]"]}
+        assert (await client.post("/v1/detokenize", json={"model": "sim", "tokens": []})).json() == {"text": ""}
+        refused = await client.post("/v1/tokenize", json={"model": "sim", "prompt": "red", "return_token_strs": True})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "return_token_strs")

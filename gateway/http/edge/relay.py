@@ -45,6 +45,8 @@ class ReplySource(msgspec.Struct, frozen=True, gc=False):
     """Collects further names of the deployment that no error message may tell."""
     prompt_field: str = ""
     """The field with the prompt, where it may be another than the endpoint's first."""
+    takes: frozenset[bytes] = frozenset()
+    """Types of plain replies that are answers, beside JSON."""
 
 
 FROM_MEMORY: Final = ReplySource()
@@ -165,6 +167,9 @@ class ReplyRelay(Listener):
         expected = b"text/event-stream" if self.story.asked.stream else b"application/json"
         if content_type == expected or content_type.partition(b";")[0].strip().lower() == expected:
             self.mode = "answer"
+        elif (kind := content_type.partition(b";")[0].strip().lower()) in self._source.takes and not self.story.asked.stream:
+            self.mode = "answer"
+            self._answer.content_type = kind
         else:
             self._give_up(unusable_reply(f"content-type {content_type[:64]!r}"))
 

@@ -105,6 +105,7 @@ VALUE_BEGINS: Final[Mapping[str, bytes]] = {
     "probs": b"[",
     "relevance_score": b"-0123456789",
     "score": b"-0123456789",
+    "value": b'["',
 }
 """The first bytes of a value that is an answer, by member of an item (`Endpoint.item_fields`): a list, base64 or a number, never null."""
 
@@ -117,6 +118,8 @@ class _Item(msgspec.Struct, gc=False):
     probs: msgspec.Raw = msgspec.Raw()
     relevance_score: msgspec.Raw = msgspec.Raw()
     score: msgspec.Raw = msgspec.Raw()
+    value: msgspec.Raw = msgspec.Raw()
+    """The answer of a reply that has no items (`Endpoint.value_fields`)."""
 
     def is_whole(self, fields: Iterable[str]) -> bool:
         """Whether one of the members is there and is an answer."""
@@ -136,6 +139,18 @@ class _ListedItem(_Item, gc=False):
     """An item of a reply that is nothing but a list of items, each with a usage of its own (SGLang)."""
 
     meta_info: _MetaInfo | None = None
+
+
+class _ValueReply(msgspec.Struct, gc=False):
+    """A reply whose answer is one value: token ids, or a text under the name that the engine has for it."""
+
+    tokens: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    text: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+    error: Any = None
+    object: str | None = None
+    model: str | None = None
 
 
 class ReplyDocument(msgspec.Struct, gc=False):
@@ -187,11 +202,14 @@ class _ProgressChunk(msgspec.Struct, gc=False):
 _decode_progress = msgspec.json.Decoder(_ProgressChunk).decode
 _decode_plain_chunk = msgspec.json.Decoder(PlainChunk).decode
 _decode_document = msgspec.json.Decoder(ReplyDocument).decode
+_decode_value = msgspec.json.Decoder(_ValueReply).decode
 
 
 def _plain_decoder(endpoint: Endpoint) -> Callable[[bytes], ReplyDocument]:
     if endpoint.generates:
         return _decode_document
+    if endpoint.value_fields:
+        return lambda body: _document_of_value(_decode_value(body), endpoint.value_fields)
     # `rename` holds for the fields of a class itself, so the inherited one is written again
     items = [("data", list[_Item] | None, None)]
     renamed: Any = msgspec.defstruct("ReplyDocument", items, bases=(ReplyDocument,), rename={"data": endpoint.reply_field}, gc=False)
@@ -212,6 +230,12 @@ def _document_of(items: list[_ListedItem]) -> ReplyDocument:
     counts = [item.meta_info.prompt_tokens for item in items if item.meta_info is not None and item.meta_info.prompt_tokens is not None]
     usage = ReportedUsage(prompt_tokens=sum(counts)) if counts and len(counts) == len(items) else UNSET
     return ReplyDocument(data=list(items), usage=usage)
+
+
+def _document_of_value(reply: _ValueReply, fields: tuple[str, ...]) -> ReplyDocument:
+    """A reply whose answer is one value, as one with one item. It has no usage: nothing was computed that could be billed."""
+    values: list[msgspec.Raw] = [value for field in fields if len(memoryview(value := getattr(reply, field)))]
+    return ReplyDocument(data=[_Item(value=value) for value in values[:1]], error=reply.error, object=reply.object, model=reply.model)
 
 
 _PLAIN_DECODERS: Final[Mapping[Endpoint, Callable[[bytes], ReplyDocument]]] = {endpoint: _plain_decoder(endpoint) for endpoint in Endpoint}

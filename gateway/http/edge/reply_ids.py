@@ -22,6 +22,11 @@ PREFIXES: Final[Mapping[Endpoint, str]] = {
     Endpoint.SCORE: "score-",
     Endpoint.CLASSIFY: "classify-",
     Endpoint.POOLING: "pool-",
+    Endpoint.TOKENIZE: "tokn-",
+    Endpoint.DETOKENIZE: "tokn-",
+    Endpoint.TRANSCRIPTIONS: "trsc-",
+    Endpoint.TRANSLATIONS: "trsl-",
+    Endpoint.SPEECH: "speech-",
 }
 """What clients know the ids of each endpoint by; vLLM writes the same."""
 

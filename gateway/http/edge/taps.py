@@ -25,6 +25,7 @@ from gateway.answers.embeddings import MergeTap
 from gateway.answers.rerank import RerankTap
 from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.guards.reply_tap import guard_tap
+from gateway.http.edge.audio_taps import SpeechTap, TranscriptTap, sound_taps
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named, string_of
 from gateway.http.edge.reply_chain import ReplyChain, Tap
 from gateway.http.edge.reply_document import (
@@ -356,7 +357,7 @@ def taps_for(
     *,
     engine: Dialect | None = None,
     detectors: ReplyDetectors | None = None,
-) -> StreamTap | PlainTap | ReplyChain:
+) -> StreamTap | PlainTap | TranscriptTap | SpeechTap | ReplyChain:
     """The chain of one attempt's reply; the judging tap alone where nothing else has anything to do, so that an event costs one call.
 
     A tap that needs whole events stands right behind the judge; one that holds back or cuts bytes anywhere stands behind those.
@@ -368,6 +369,8 @@ def taps_for(
             here), and reports the usage of the whole answer.
         detectors: what guard rules that ask detectors ask.
     """
+    if ask.endpoint.sound and not ask.stream:
+        return sound_taps(ask, story, clock, detectors)
     own_ids = engine is None or engine.ids_from_requests
     of_each = engine is not None and engine.usage_of_each_choice and ask.choices > 1
     judge: StreamTap | PlainTap

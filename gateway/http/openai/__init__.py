@@ -102,14 +102,14 @@ def interpret(
     n = document.get("n")
     choices = n if type(n) is int else 1
     if not endpoint.generates:
-        choices = 0
+        choices = 1 if endpoint.sound == "in" else 0
     elif form.prompts is not None:
         choices *= len(form.prompts(document) or ())
     names = frozenset(document)
     size = form.size(document, len(body))
     items = 0 if form.items is None else form.items(document)
     prompt_field = prompt_fields[0]
-    linked = image_links(document[prompt_field]) if links and size.media else ()
+    linked = image_links(document[prompt_field]) if links and size.media and not endpoint.sound else ()
     value = document.pop(prompt_field)
     rest = _encode(document)
     prompt = b"" if changed or len(body) < CUT_BYTES else _cut_out(prompt_field, parsed, canonical, document, rest)

@@ -9,12 +9,14 @@ from typing import Final
 import msgspec
 
 from domain.ask import Endpoint
+from gateway.http.openai.audio import audio_size, speech, speech_size, spoken_prompts, transcriptions
 from gateway.http.openai.chat import chat, chat_size
 from gateway.http.openai.checks import Accepted, Check, accepted_values
 from gateway.http.openai.completions import completions, completions_prompts, completions_size
 from gateway.http.openai.embeddings import classify, embeddings, pooled_items, pooled_prompts, pooled_size, pooling
 from gateway.http.openai.rerank import pair_prompts, rerank, rerank_items, rerank_size, score, score_items, score_size
 from gateway.http.openai.sizes import PromptSize
+from gateway.http.openai.tokens import detokenize, one_value, tokenize, tokens_prompts, tokens_size
 from policies.caps import USUAL_CAPS, RequestCaps
 
 Document = Mapping[str, object]
@@ -57,6 +59,11 @@ def forms_for(caps: RequestCaps, *, links: bool = False) -> Mapping[Endpoint, En
         Endpoint.SCORE: form(score(caps), score_size, pair_prompts, score_items),
         Endpoint.CLASSIFY: form(classify(caps, links=links), pooled_size, pooled_prompts, pooled_items),
         Endpoint.POOLING: form(pooling(caps, links=links), pooled_size, pooled_prompts, pooled_items),
+        Endpoint.TOKENIZE: form(tokenize(caps, links=links), tokens_size, tokens_prompts, one_value),
+        Endpoint.DETOKENIZE: form(detokenize(caps), tokens_size, tokens_prompts, one_value),
+        Endpoint.TRANSCRIPTIONS: form(transcriptions(caps), audio_size, spoken_prompts, one_value),
+        Endpoint.TRANSLATIONS: form(transcriptions(caps), audio_size, spoken_prompts, one_value),
+        Endpoint.SPEECH: form(speech(caps), speech_size, spoken_prompts, one_value),
     }
 
 

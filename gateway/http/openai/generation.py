@@ -46,7 +46,7 @@ def inputs(most: int, cap: str) -> Check:
         if not value:
             refuse(f"Invalid value for '{param}': it is empty.", param)
         if type(value[0]) is int:
-            _check_tokens(value, param)
+            check_token_ids(value, param)
             return
         if len(value) > most:
             refuse(f"Invalid value for '{param}': {len(value)} items are too many, at most {most} are allowed.{set_by(cap)}", param)
@@ -60,12 +60,13 @@ def inputs(most: int, cap: str) -> Check:
             if type(item) is list:
                 if not item:
                     refuse(f"Invalid value for '{item_param}': it is empty.", item_param)
-                _check_tokens(item, item_param)
+                check_token_ids(item, item_param)
 
     return check
 
 
-def _check_tokens(values: list[object], param: str) -> None:
+def check_token_ids(values: list[object], param: str) -> None:
+    """Check that all values are token ids. Raises Fault: INVALID_VALUE with the path of the first that is none."""
     try:
         msgspec.convert(values, _Tokens)
     except msgspec.ValidationError:

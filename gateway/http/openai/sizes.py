@@ -46,8 +46,9 @@ def with_output_cap(ask: Ask, cap: int) -> Ask:
     if ask.max_output_tokens is not None or not ask.sequences:
         return ask
     comma = b"," if len(ask.fields) > len(b"{}") else b""
-    fields = b'%b%b"max_tokens":%d}' % (ask.fields[:-1], comma, cap)
-    return msgspec.structs.replace(ask, fields=fields, max_output_tokens=cap, names=ask.names | {"max_tokens"})
+    name = "max_completion_tokens" if ask.endpoint.sound else "max_tokens"  # engines follow no other name there
+    fields = b'%b%b"%b":%d}' % (ask.fields[:-1], comma, name.encode(), cap)
+    return msgspec.structs.replace(ask, fields=fields, max_output_tokens=cap, names=ask.names | {name})
 
 
 def trimmed(ask: Ask, cap: int) -> Ask:

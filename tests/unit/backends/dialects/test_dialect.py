@@ -72,8 +72,8 @@ def test_each_endpoint_has_a_path_at_an_engine_or_a_clear_fault(name: str) -> No
     assert paths == {
         "vllm": own,
         "openai": own,
-        "sglang": {**own, "classify": "/v1/classify", "score": "model", "pooling": "model"},
-        "llamacpp": {**lacks, "embeddings": "/v1/embeddings", "rerank": "/v1/rerank"},
+        "sglang": {**own, "classify": "/v1/classify", **dict.fromkeys(("score", "pooling", "translations", "speech"), "model")},
+        "llamacpp": {**lacks, "embeddings": "/v1/embeddings", "rerank": "/v1/rerank", "tokenize": "prompt", "detokenize": "/detokenize"},
         "tgi": lacks,
     }.get(name, {**lacks, "embeddings": "/v1/embeddings"})
 
@@ -83,6 +83,18 @@ def test_messages_in_place_of_an_input_go_to_engines_that_read_them() -> None:
     asked = {name: routed(name, Endpoint.EMBEDDINGS, messages=messages) for name in DIALECTS}
     assert {name for name, path in asked.items() if path == "/v1/embeddings"} == {"vllm", "openai"}
     assert {path for path in asked.values()} == {"/v1/embeddings", "messages", "model"}
+
+
+def test_a_text_to_tokenize_stands_in_the_field_that_the_engine_reads() -> None:
+    bodies = {"prompt": "a", "content": "a", "messages": [{"role": "user", "content": "x"}]}
+    asked = {
+        name: [routed(name, Endpoint.TOKENIZE, **{field: bodies[field]}) for field in bodies] for name in ("vllm", "sglang", "llamacpp")
+    }
+    assert asked == {
+        "vllm": ["/tokenize", "content", "/tokenize"],
+        "sglang": ["/tokenize", "content", "messages"],
+        "llamacpp": ["prompt", "/tokenize", "messages"],
+    }
 
 
 STEERING = {

@@ -114,7 +114,21 @@ async def test_an_engine_that_takes_no_request_at_all_cannot_be_asked() -> None:
             await peer.send(b"HTTP/1.1 401 X\r\ncontent-length: 2\r\n\r\n{}")
 
     async with scripted(refuses) as server:
-        assert await probed(server.url) == ProbeResult(ProbeOutcome.NO_WAY, f"{list(Endpoint)[-1].path} answers 401")
+        assert await probed(server.url) == ProbeResult(ProbeOutcome.NO_WAY, f"{Endpoint.POOLING.path} answers 401")
+
+
+async def test_a_tokenizer_is_no_sign_of_life() -> None:
+    asked = []
+
+    async def tokenizes(peer: Peer) -> None:
+        while request := await peer.request():
+            asked.append(path := request.split()[1].decode())
+            status = b"200" if path in (Endpoint.TOKENIZE.path, Endpoint.DETOKENIZE.path) else b"404"
+            await peer.send(b'HTTP/1.1 %b X\r\ncontent-length: 14\r\n\r\n{"tokens":[1]}' % status)
+
+    async with scripted(tokenizes) as server:
+        assert (await probed(server.url)).outcome is ProbeOutcome.NO_WAY
+    assert set(asked) == {endpoint.path for endpoint in Endpoint if endpoint.computes and not endpoint.sound}
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(529, ProbeOutcome.BUSY), (424, ProbeOutcome.FAILED), (422, ProbeOutcome.NO_WAY)])

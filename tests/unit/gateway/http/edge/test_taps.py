@@ -663,6 +663,11 @@ RANKED = [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": 
         (Endpoint.RERANK, {**DOCUMENTS, "top_n": 1}, {"results": RANKED[:1]}, None),
         (Endpoint.RERANK, DOCUMENTS, [{"index": at, "score": 0.1, "meta_info": {"prompt_tokens": 4}} for at in (1, 0)], 8),
         (Endpoint.RERANK, DOCUMENTS, [{"index": 1, "score": 0.1, "meta_info": {"prompt_tokens": 4}}, {"index": 0, "score": 0}], None),
+        (Endpoint.TOKENIZE, {"prompt": "a"}, {"tokens": [], "count": 0, "usage": {"prompt_tokens": 9}}, None),
+        (Endpoint.TOKENIZE, {"content": "a"}, {"tokens": [{"id": 1, "piece": "a"}]}, None),
+        (Endpoint.DETOKENIZE, {"tokens": [1]}, {"prompt": ""}, None),
+        (Endpoint.DETOKENIZE, {"tokens": [1]}, {"content": "a"}, None),
+        (Endpoint.DETOKENIZE, {"tokens": [[1], [2]]}, {"text": ["a", "b"]}, None),
     ],
 )
 def test_scores_are_whole_and_their_usage_is_read(
@@ -689,6 +694,14 @@ def test_scores_are_whole_and_their_usage_is_read(
         (Endpoint.RERANK, DOCUMENTS, {"results": [RANKED[0], {**RANKED[1], "index": -1}]}),
         (Endpoint.RERANK, DOCUMENTS, []),
         (Endpoint.RERANK, DOCUMENTS, {"error": {"message": "x"}, "results": RANKED}),
+        (Endpoint.TOKENIZE, {"prompt": "a"}, {}),
+        (Endpoint.TOKENIZE, {"prompt": "a"}, {"count": 1, "prompt": "a"}),
+        (Endpoint.TOKENIZE, {"prompt": "a"}, {"count": 1, "tokens": None}),
+        (Endpoint.TOKENIZE, {"prompt": "a"}, {"tokens": 5}),
+        (Endpoint.TOKENIZE, {"prompt": "a"}, [1]),
+        (Endpoint.TOKENIZE, {"prompt": "a"}, {"object": "error", "tokens": [1]}),
+        (Endpoint.DETOKENIZE, {"tokens": [1]}, {"tokens": [1]}),
+        (Endpoint.DETOKENIZE, {"tokens": [1]}, {"error": {"message": "x"}, "prompt": "a"}),
     ],
 )
 def test_missing_scores_are_the_engines_fault(endpoint: Endpoint, request_: dict[str, object], reply: object) -> None:
