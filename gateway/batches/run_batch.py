@@ -133,6 +133,9 @@ class BatchRun:
         reader = InputReader(Endpoint(batch.endpoint), self._service.max_lines)
         if file is None or file.status != "ready":
             reader.mistakes.append(LineMistake("input_file_not_found", "The input file was deleted."))
+            if batch.status != "validating":  # what is done is kept
+                self._batch = structs.replace(batch, mistakes=tuple(reader.mistakes), ends_as="failed")
+                return []
         else:
             async for piece in self._service.contents.stream(file_key(file.id)):
                 await asyncio.to_thread(reader.feed, piece)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from domain.files import StorageBounds
 from gateway.batches.runner import run_batches
 from gateway.batches.slots import LineSlots, RunnerParts
@@ -66,11 +68,12 @@ class FileParts:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._engine = open_engine(settings.sql_url)
+        self._engine: AsyncEngine | None = None
         files, batches = settings.files, settings.batches
-        book = SqlFiles(self._engine)
         self.service: FileService | None = None
         if files.enabled:
+            self._engine = open_engine(settings.sql_url)
+            book = SqlFiles(self._engine)
             self.service = FileService(
                 files=book,
                 uploads=book,
@@ -119,4 +122,5 @@ class FileParts:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._engine.dispose()
+        if self._engine is not None:
+            await self._engine.dispose()

@@ -19,6 +19,7 @@ from msgspec import structs
 from backends.simengine import SimEngine, SimSettings
 from gateway.batches.runner import run_batches
 from gateway.batches.slots import LineSlots, RunnerParts
+from gateway.files.cleaning import clean
 from gateway.files.service import FileService
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
@@ -337,3 +338,16 @@ async def test_the_official_client_needs_no_change(tmp_path: Path) -> None:
                 await client.files.retrieve(file.id)
             with pytest.raises(openai.BadRequestError):
                 await client.batches.cancel(batch.id)
+
+
+async def test_a_batch_whose_input_is_deleted_keeps_what_it_has(tmp_path: Path) -> None:
+    async with site(tmp_path, settings=SimSettings(models=("sim",), speed=1.0)) as it, it.client() as client:
+        batch = await created(client, [line(f"l{at}") for at in range(60)])
+        async with it.running(most=2):
+            await until(lambda: len(it.booked) >= 3)
+            await client.delete(f"/v1/files/{batch['input_file_id']}")
+            await clean(it.service, it.gateway.deps.wall())
+            done = await ended(client, batch["id"])
+        assert (done["status"], [one["code"] for one in done["errors"]["data"]]) == ("failed", ["input_file_not_found"])
+        counts = done["request_counts"]
+        assert 3 <= counts["completed"] == len(await output(client, done["output_file_id"])) < counts["total"] == 60

@@ -18,7 +18,7 @@ from policies.compile import compiled
 from policies.schema import PolicyDocument
 from tests.world.accounts import KEYS, contents
 from tests.world.callers import MODEL, Ask, Manners, send
-from tests.world.configured import APART, EDGE
+from tests.world.configured import APART, EDGE, NO_FILES
 from tests.world.engines import PORT
 from tests.world.gateways import SLOWED, Directory, Parts
 from tests.world.plan import CALM_S, ENGINES, GATEWAYS, Coming, Plan
@@ -36,6 +36,7 @@ SETTINGS: Final = Settings.model_validate(
     {
         "pools": [{"name": "chat", "model": MODEL, "backends": [{"id": one, "url": f"http://{one}:{PORT}"} for one in SERVING]}],
         "routing": APART,
+        "files": NO_FILES,
         "stores": {"counters": "redis://store:6379"},
         "data": {"limits": EDGE},
         "engines": {"signals_s": 0.2},

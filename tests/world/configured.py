@@ -26,9 +26,12 @@ PATIENCE = {
 EDGE = {"body_timeout_s": 8, "header_timeout_s": 5, "keepalive_s": 20, "reply_buffer_bytes": 4096, "slow_reader_s": 5}
 APART = {"share_between_hosts": False, "index_file": None}
 """The routing of gateways that tell each other nothing: a world has no socket that its gateways could subscribe at."""
+NO_FILES = {"enabled": False}
+"""A world has no database in which batches could be looked for."""
 SETTINGS = Settings.model_validate(
     {
         "routing": APART,
+        "files": NO_FILES,
         "pools": [{"name": "chat", "model": MODEL, "backends": BACKENDS}],
         "stores": {"counters": "redis://store:6379"},
         "data": {"limits": EDGE},

@@ -19,7 +19,7 @@ from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Contents, Or
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, digest_of, mint
 from tests.world.accounts import PRICE
 from tests.world.callers import MODEL, Ask, Manners
-from tests.world.configured import APART, EDGE
+from tests.world.configured import APART, EDGE, NO_FILES
 from tests.world.engines import PORT
 from tests.world.gateways import PEPPER, Directory, Parts
 from tests.world.plan import CALM_S, Coming, Plan
@@ -54,6 +54,7 @@ def settings(engines: Sequence[str], limit: dict[str, Any]) -> Settings:
         {
             "pools": [pool],
             "routing": APART,
+            "files": NO_FILES,
             "stores": {"counters": "redis://store:6379"},
             "data": {"limits": EDGE},
             "engines": {"signals_s": 0.1, "plain_timeout_s": 3600, "token_gap_s": 60},

@@ -17,6 +17,7 @@ from tenancy.stores.sql.files import transaction
 from tenancy.stores.sql.schema import change
 from tenancy.stores.sql.schema_files import BATCH_SUMS, batch, batch_line
 from tenancy.stores.sql.transaction import SqlConnections
+from tenancy.stores.sql.unchanged import CachedRead
 
 BATCHES: Final = "batches"
 """The row of the change counter."""
@@ -27,6 +28,7 @@ class SqlBatches:
 
     def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
+        self._has_open = CachedRead(engine, self._read_open)
 
     async def create(self, wanted: StoredBatch, most_open: int) -> None:
         waiting = sa.select(sa.func.count()).where(batch.c.tenant == wanted.tenant, batch.c.status.in_(OPEN))
@@ -65,7 +67,14 @@ class SqlBatches:
             await connection.execute(sa.update(batch).where(mine).values(status=cancelling.status, facts=_facts(cancelling)))
             return cancelling
 
+    async def _read_open(self) -> bool:
+        """Whether any batch needs a worker. Most look-ups find none, and on SQLite they cost no statement while nobody writes."""
+        async with transaction(self._engine) as connection:
+            return await connection.scalar(sa.select(batch.c.id).where(batch.c.status.in_(OPEN)).limit(1)) is not None
+
     async def take(self, owner: str, now_unix: float, until_unix: float) -> StoredBatch | None:
+        if not await self._has_open():
+            return None
         free = batch.c.status.in_(OPEN) & (batch.c.until_unix < now_unix)
         oldest = sa.select(batch.c.id).where(free).order_by(batch.c.created_unix, batch.c.id).limit(1)
         async with transaction(self._engine) as connection:

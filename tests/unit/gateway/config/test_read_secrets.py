@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from gateway.config.load import SecretReference, load_settings
-from gateway.config.read_secrets import PEPPER_BYTES, read_former_pepper, read_pepper
+from gateway.config.read_secrets import PEPPER_BYTES, read_former_pepper, read_pepper, read_s3_keys
 from gateway.config.secrets import MAX_SECRET_BYTES, SecretError, read_reference
 
 POOLS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
@@ -153,3 +153,16 @@ def test_the_pepper_of_before_is_named_as_it_was(tmp_path):
     missing = settings_in(tmp_path, "secrets: {former_pepper: {file: none}}\n")
     with pytest.raises(SecretError, match="none cannot be read"):
         read_former_pepper(missing)
+
+
+def test_s3_has_two_keys_or_the_environments_identity(tmp_path):
+    (tmp_path / "access").write_text("AK\n")
+    (tmp_path / "secret").write_text("SK\n")
+    both = "files: {s3: {bucket: b-1, access_key: {file: access}, secret_key: {file: secret}}}\n"
+    assert read_s3_keys(settings_in(tmp_path, both)) == ("AK", "SK")
+    assert read_s3_keys(settings_in(tmp_path, "files: {s3: {bucket: b-1}}\n")) == ("", "")
+    assert read_s3_keys(settings_in(tmp_path, "")) == ("", "")
+    with pytest.raises(SecretError, match="write both, or none"):
+        read_s3_keys(settings_in(tmp_path, "files: {s3: {bucket: b-1, access_key: {file: access}}}\n"))
+    with pytest.raises(SecretError, match="nowhere"):
+        read_s3_keys(settings_in(tmp_path, both.replace("file: secret", "file: nowhere")))
