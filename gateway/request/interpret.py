@@ -60,7 +60,10 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
     if translation is not None:
-        body = translation.request(body) or await continuing(translation, exchange, caller, policy, deps)
+        body = translation.request(body)
+        if translation.earlier:
+            body = await continuing(translation, exchange, caller, policy, deps)
+            facts.request_bytes = len(body)  # the conversation counts as if it had been sent
     ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps, links=links)
     facts.stream = ask.stream
     facts.user = caller.user or ask.user

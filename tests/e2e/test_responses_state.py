@@ -300,6 +300,19 @@ async def test_the_official_client_continues_shows_lists_and_deletes(file: Path)
                 await client.responses.cancel(second.id)
 
 
+@pytest.mark.parametrize("where", ["caps", "for_project"])
+async def test_a_conversation_counts_as_a_body_that_was_sent(file: Path, where: str) -> None:
+    caps = {"caps": {"body_bytes": 2000}}
+    policies = [{**STORES, **(caps if where == "caps" else {"for_project": {"default": caps}})}]
+    async with SimEngine(SIM) as engine, serving(file, engine.url, policies=policies) as (running, client):
+        first = await turn(client, "x" * 1500, None, max_output_tokens=4)
+        reply = await client.post(PATH, json=body("y" * 500, previous_response_id=first["id"]))
+        assert reply.status_code == 413
+        assert len(engine.received) == 1
+        await turn(client, "y", first["id"], max_output_tokens=4)
+        assert running.records[-1].request_bytes > 1500
+
+
 class GatedStore:
     """A store whose writes wait for the test."""
 

@@ -31,6 +31,7 @@ class AnthropicReplies:
 
     __slots__ = ("_signer", "_wall", "path")
 
+    earlier: str = ""
     keeps: bool = False
     """Nothing of this API is stored."""
 
