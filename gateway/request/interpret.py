@@ -63,7 +63,10 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     facts.request_bytes = len(body)
     upload = b""
     if translation is not None:
-        body = translation.request(body) or await continuing(translation, exchange, caller, policy, deps)
+        body = translation.request(body)
+        if translation.earlier:
+            body = await continuing(translation, exchange, caller, policy, deps)
+            facts.request_bytes = len(body)  # the conversation counts as if it had been sent
     elif endpoint.sound == "in":
         body, upload = form_document(content_type, body)
     ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps, links=links)

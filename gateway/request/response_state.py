@@ -42,7 +42,7 @@ def is_id(text: str) -> bool:
 
 def state_away(error: ResponsesAway, deps: Deps) -> Fault:
     """The Fault where the store cannot be asked."""
-    message = "The store of Responses (stores.sql) cannot be reached right now. Try again shortly, or send the request with 'store': false."
+    message = "The store of Responses (stores.sql) cannot be reached right now. Try again shortly."
     return Fault(Kind.STATE_UNAVAILABLE, message, retry=retry_after.of_unknown_spend(deps.unpredictable.random()), detail=str(error))
 
 

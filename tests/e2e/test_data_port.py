@@ -21,7 +21,9 @@ DANGEROUS = [
     "//v1/chat/completions", "/v1//chat/completions", "/v1/./chat/completions", "/v1/../metrics",
     "/v1/chat/completions/../../../metrics", "/V1/chat/completions", "/v1/chat/completions;x=1", "/v1/chat/completions%00",
     "/v1/chat/completions\\..\\..", "/v1\\chat\\completions", "/%761/chat/completions", "/v1/chat/completions%20",
-    "/v1/chat/completions.json", "/v1/responses/resp_1/parts", "/v1/files", "/v1/batches", "/v1/assistants", "/v2/embed",
+    "/v1/chat/completions.json", "/v1/files", "/v1/batches", "/v1/assistants", "/v1/conversations", "/v2/embed",
+    "/v1/responses//", "/v1/responses/resp_1//", "/v1/responses/resp_1/output", "/v1/responses/resp_1/cancel/x",
+    "/v1/responses/../models", "/v1/responses//cancel", "/v1/responses.json",
     "/v1/audio/voices", "/v1/images/generations", "/admin", "/key/generate", "/config/update", "/.env", "/sim/faults",
     "/sim/state",
 ]  # fmt: skip

@@ -17,7 +17,9 @@ import sqlalchemy as sa
 
 from backends.simengine import SimEngine, SimSettings
 from domain.identity import TenantId
+from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.responses import ResponseSealer, StoredResponse
+from tenancy.rights import Rights
 from tenancy.stores.sql import SqlResponseKeeper, SqlResponses, open_engine
 from tenancy.stores.sql.responses import stored_response
 from tests.databases import migrated_file
@@ -298,6 +300,34 @@ async def test_the_official_client_continues_shows_lists_and_deletes(file: Path)
             assert (refused.value.code, refused.value.param) == ("previous_response_not_found", "previous_response_id")
             with pytest.raises(openai.BadRequestError):
                 await client.responses.cancel(second.id)
+
+
+@pytest.mark.parametrize("where", ["caps", "for_project"])
+async def test_a_conversation_counts_as_a_body_that_was_sent(file: Path, where: str) -> None:
+    caps = {"caps": {"body_bytes": 2000}}
+    policies = [{**STORES, **(caps if where == "caps" else {"for_project": {"default": caps}})}]
+    async with SimEngine(SIM) as engine, serving(file, engine.url, policies=policies) as (running, client):
+        first = await turn(client, "x" * 1500, None, max_output_tokens=4)
+        reply = await client.post(PATH, json=body("y" * 500, previous_response_id=first["id"]))
+        assert reply.status_code == 413
+        assert len(engine.received) == 1
+        await turn(client, "y", first["id"], max_output_tokens=4)
+        assert running.records[-1].request_bytes > 1500
+
+
+@pytest.mark.parametrize(("endpoint", "status"), [("/v1/responses", 404), ("/v1/chat/completions", 404), ("/v1/embeddings", 403)])
+async def test_a_key_needs_the_right_to_responses_or_chats(file: Path, endpoint: str, status: int) -> None:
+    rights = {"acme": Rights(endpoints=frozenset({endpoint}))}
+    async with SimEngine(SIM) as engine, serving(file, engine.url, rights=rights) as (_, client):
+        assert (await client.get(f"{PATH}/resp_1")).status_code == status
+
+
+async def test_a_limit_on_requests_bounds_what_the_database_is_asked(file: Path) -> None:
+    limits = [Limit(Scope(Level.TENANT, "acme"), Meter.REQUESTS, Window.DAY, 2)]
+    async with SimEngine(SIM) as engine, serving(file, engine.url, limits=limits) as (running, client):
+        assert [(await client.get(f"{PATH}/resp_1")).status_code for _ in range(3)] == [404, 404, 429]
+        assert running.open_holds == 0
+        assert (await client.get(f"{PATH}/resp_1", headers={"authorization": "Bearer none"})).status_code == 401
 
 
 class GatedStore:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.faults import Fault, Kind
+from gateway.http.responses.kept import stored_items
 from gateway.http.responses.request import fields_of, translated
 from tests.responses_wire import CUSTOM, FUNCTION, MODEL, chat_for, chunk, events, plain_chat, response, sse, translation, usage_chunk
 from tests.scale import scaled
@@ -211,6 +212,36 @@ def test_a_request_is_translated_or_refused(document: dict[str, Any]) -> None:
     assert chat["messages"] or not document.get("input")
     assert json.loads(b"{%b}" % ask.echo)["background"] is False
     assert len(ask.places) == len(chat["messages"])
+    kept = json.loads(stored_items(document.get("input") or "x", lambda: "0"))
+    assert all(type(item["id"]) is str and item["type"] for item in kept)
+    assert json.loads(stored_items(kept, lambda: "1")) == kept
+
+
+SENT = st.lists(
+    st.one_of(
+        st.builds(lambda role, text: {"role": role, "content": text}, st.sampled_from(["user", "assistant", "system", "developer"]), TEXTS),
+        st.builds(
+            lambda texts: {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text} for text in texts]},
+            st.lists(TEXTS, min_size=1, max_size=3),
+        ),
+        st.builds(lambda text: {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}, TEXTS),
+        st.builds(lambda text: {"type": "function_call", "call_id": "c", "name": "look", "arguments": text}, TEXTS),
+        st.builds(lambda text: {"type": "custom_tool_call", "call_id": "d", "name": "patch", "input": text}, TEXTS),
+        st.builds(lambda text: {"type": "function_call_output", "call_id": "c", "output": text}, TEXTS),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=scaled(300, 5000), deadline=None)
+@given(SENT, st.one_of(st.none(), TEXTS))
+def test_a_conversation_that_is_continued_is_the_chat_that_was_sent_whole(sent: list[dict[str, Any]], instructions: str | None) -> None:
+    more = {"model": "m", "instructions": instructions, "tools": TOOLS}
+    fields = {name: value for name, value in more.items() if value is not None}
+    whole = json.loads(translated({**fields, "input": [*sent, {"role": "user", "content": "next"}]}).chat)
+    earlier = json.loads(stored_items(sent, lambda: "0"))
+    assert json.loads(translated({**fields, "input": "next"}, earlier).chat) == whole
 
 
 @st.composite

@@ -30,6 +30,7 @@ class AnthropicReplies:
 
     __slots__ = ("_read", "_signer", "_wall", "path")
 
+    earlier: str = ""
     keeps: bool = False
     """Nothing of this API is stored."""
 

@@ -19,6 +19,11 @@ class Translation(Protocol):
     """The route, as records, metrics and the access log name it."""
 
     @property
+    def earlier(self) -> str:
+        """The id of an earlier reply that the request continues; empty for none, and before `request`."""
+        ...
+
+    @property
     def keeps(self) -> bool:
         """Whether the end of the reply has to wait until what it tells of is stored; `feed` holds the last event back then."""
         ...
@@ -28,7 +33,8 @@ class Translation(Protocol):
         ...
 
     def request(self, body: bytes) -> bytes:
-        """The body of the chat that the request's body stands for. It always asks for the usage of a stream.
+        """The body of the chat that the request's body stands for, or nothing yet where it continues an `earlier` reply. It always asks for
+        the usage of a stream.
 
         Raises:
             Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field in the caller's
