@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.faults import Fault, Kind
-from gateway.http.responses.request import translated
+from gateway.http.responses.request import MORE_BYTES, MOST_TIMES, translated
 from tests.responses_wire import CUSTOM, FUNCTION, MODEL, chat_for, chunk, events, plain_chat, response, sse, translation, usage_chunk
 from tests.scale import scaled
 
@@ -211,6 +211,41 @@ def test_a_request_is_translated_or_refused(document: dict[str, Any]) -> None:
     assert chat["messages"] or not document.get("input")
     assert json.loads(b"{%b}" % ask.echo)["store"] is False
     assert len(ask.places) == len(chat["messages"])
+
+
+NAMESPACES = st.builds(
+    lambda length, tools, kind, letter: {
+        **{"type": "namespace", "name": letter * length},
+        "tools": [{"type": kind, "name": f"{letter}{number}"} for number in range(tools)],
+    },
+    st.integers(1, 3000),
+    st.integers(0, 300),
+    st.sampled_from(["function", "custom"]),
+    st.sampled_from("abc\"é"),
+)
+CALLED = st.builds(
+    lambda text, calls: [{"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": text * 100}] * calls,
+    TEXTS,
+    st.integers(0, 50),
+)
+
+
+@settings(max_examples=scaled(50, 500), deadline=None)
+@given(st.lists(NAMESPACES, max_size=3), CALLED, st.booleans())
+def test_a_chat_is_not_much_longer_than_its_request(namespaces: list[dict[str, Any]], calls: list[dict[str, Any]], on_the_way: bool) -> None:
+    user = {"role": "user", "content": "hi"}
+    if on_the_way:
+        document = {"input": [user, *calls, {"type": "additional_tools", "tools": namespaces}]}
+    else:
+        document = {"input": [user, *calls], "tools": namespaces}
+    body = json.dumps(document, separators=(",", ":")).encode()
+    try:
+        ask = translated(body)
+    except Fault as fault:
+        assert (fault.kind, bool(fault.param)) == (Kind.INVALID_VALUE, True)  # noqa: PT017 -- the law says what holds of refusals too
+        return
+    assert len(ask.chat) <= MOST_TIMES * len(body) + MORE_BYTES
+    assert len(ask.echo) <= MOST_TIMES * len(body) + MORE_BYTES
 
 
 @st.composite

@@ -106,6 +106,12 @@ _RENAMED: Final[Mapping[str, str]] = {
 }
 """By field of the chat: where the caller wrote it."""
 
+MOST_TIMES: Final = 2
+MORE_BYTES: Final = 64 * 1024
+"""A chat has at most `MOST_TIMES` the bytes of its request and `MORE_BYTES`, so that no short request costs as much as a long one. Quotes in
+the input of a custom tool's call double, since it becomes JSON in JSON; and 256 custom tools without a description, which is the usual cap,
+get 50 KiB of the words that a chat has around them."""
+
 _encode = msgspec.json.Encoder().encode
 _count = integer(0, 2**63 - 1)
 
@@ -167,14 +173,25 @@ def translated(body: bytes) -> ResponseAsk:
         if fields["stream"] is True:
             chat["stream_options"] = {"include_usage": True}
     chat.update({name: value for name, value in fields.items() if name not in _OWN})
+    encoded = _encode(chat)
+    if len(encoded) > MOST_TIMES * len(body) + MORE_BYTES:
+        _refuse_growth(chat, len(encoded))
     return ResponseAsk(
-        chat=_encode(chat),
+        chat=encoded,
         model=_encode(fields.get("model", "")),
         echo=_encode(echo)[1:-1],
         called=tools.called,
         places=tuple(messages.places),
         sealed=_SEALED in included,
     )
+
+
+def _refuse_growth(chat: Mapping[str, Any], size: int) -> NoReturn:
+    """Refuse a request that would become a much longer chat, by its longest field."""
+    longest = max(chat, key=lambda name: len(_encode(chat[name])))
+    param = _RENAMED.get(longest, longest)
+    bound = f"more than {MOST_TIMES} times the request's own and {MORE_BYTES}"
+    refuse(f"Invalid value for '{param}': with it the request would become a chat of {size} bytes, {bound}.", param)
 
 
 def _check_modes(fields: Mapping[str, Any]) -> None:

@@ -9,6 +9,8 @@ from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
 from gateway.http.responses.request import in_callers_words, translated
+from gateway.http.responses.tools import MAX_TOOLS
+from policies.caps import USUAL_CAPS
 from tests.responses_wire import FUNCTION, chat_for
 
 SCHEMA = {"type": "json_schema", "name": "city", "schema": {"type": "object"}, "strict": True}
@@ -140,6 +142,18 @@ def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: s
         chat_for(input="hi", **fields)
     assert (caught.value.kind, caught.value.param) == (kind, param)
     assert f"'{param}'" in caught.value.message
+
+
+def test_a_chat_is_not_much_longer_than_its_request() -> None:
+    usual = [{"type": "custom", "name": f"t{number}"} for number in range(USUAL_CAPS.tools)]
+    assert len(chat_for(input="hi", tools=usual)["tools"]) == USUAL_CAPS.tools
+    many = [{"type": "custom", "name": f"t{number}"} for number in range(MAX_TOOLS)]
+    numbers = b'{"model":"m","input":"hi","odd":[%b]}' % b",".join([b"1e15"] * 50_000)  # a number of 4 bytes has 18 when it is written again
+    for body, param in ((json.dumps({"model": "m", "input": "hi", "tools": many}).encode(), "tools"), (numbers, "odd")):
+        with pytest.raises(Fault) as caught:
+            translated(body)
+        assert (caught.value.kind, caught.value.param) == (Kind.INVALID_VALUE, param)
+        assert f"'{param}'" in caught.value.message
 
 
 def test_a_request_without_input_or_without_json_is_refused() -> None:
