@@ -23,13 +23,15 @@ class ResponsesTranslation:
     Args:
         created: the time in Unix seconds.
         new_id: a new id, in hexadecimal digits.
+        behind_prompt: whether a prompt of the registry comes in front of the request's messages.
     """
 
-    __slots__ = ("_created", "_frame", "_new_id", "_stream")
+    __slots__ = ("_behind_prompt", "_created", "_frame", "_new_id", "_stream")
 
     path: str = PATH
 
-    def __init__(self, created: Callable[[], int], new_id: Callable[[], str]) -> None:
+    def __init__(self, created: Callable[[], int], new_id: Callable[[], str], *, behind_prompt: bool = False) -> None:
+        self._behind_prompt = behind_prompt
         self._created = created
         self._new_id = new_id
         self._frame: ResponseFrame | None = None
@@ -70,8 +72,9 @@ class ResponsesTranslation:
 
     def refusal(self, fault: Fault, request_id: str) -> Rendered:
         """The whole reply to a request that failed before a byte of its reply was out: OpenAI's error, with the caller's names."""
-        places = () if self._frame is None else self._frame.ask.places
-        return render(in_callers_words(fault, places), request_id)
+        if self._frame is not None:  # what was found before has the caller's names already
+            fault = in_callers_words(fault, () if self._behind_prompt else self._frame.ask.places)
+        return render(fault, request_id)
 
     def broken(self, fault: Fault, request_id: str) -> bytes:
         """The event that ends a stream which failed."""

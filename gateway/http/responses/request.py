@@ -96,6 +96,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 """The members of a reply that repeat the request. A null says that the engine decides, as no vendor's default holds for it."""
 
 _RENAMED: Final[Mapping[str, str]] = {
+    "max_tokens": "max_output_tokens",  # some checks know a chat's cap by this name alone
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
@@ -314,13 +315,14 @@ def in_callers_words(fault: Fault, places: tuple[int, ...]) -> Fault:
     """The Fault of a chat with the path of the field in the caller's request, as far as there is one.
 
     Args:
-        places: those of the request; empty before it was translated.
+        places: those of the request. Empty where messages of the registry come in front of them: the number in a path counts these or does
+            not, by what found the fault, so then no item is named.
     """
     param = fault.param
     if param is None:
         return fault
     head = param.partition(".")[0].partition("[")[0]
-    if head not in _RENAMED or (head == "messages" and not places):
+    if head not in _RENAMED:
         return fault
     path = _RENAMED[head]
     index = param[len("messages[") :].partition("]")[0] if head == "messages" else ""

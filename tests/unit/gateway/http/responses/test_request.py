@@ -188,7 +188,22 @@ def test_what_the_check_of_the_chat_refuses_is_told_in_the_callers_words(fields:
     assert told.kind is caught.value.kind
 
 
-@pytest.mark.parametrize("param", [None, "model", "input[3].type", "messages[x]", "messages"])
+@pytest.mark.parametrize(
+    ("param", "expected"),
+    [("messages[0].content", "instructions"), ("messages[2]", "input[3]"), ("messages[9]", "input"), ("messages", "input")],
+)
+def test_a_message_is_named_by_the_item_that_it_began_with(param: str, expected: str) -> None:
+    fault = Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}'.", param=param)
+    told = in_callers_words(fault, (-1, 0, 3))
+    assert (told.param, told.message) == (expected, f"Invalid value for '{expected}'.")
+    assert in_callers_words(fault, ()).param == "input"
+
+
+def test_a_cap_of_the_callers_rights_has_its_name_here() -> None:
+    assert in_callers_words(Fault(Kind.INVALID_VALUE, "why", param="max_tokens"), (0,)).param == "max_output_tokens"
+
+
+@pytest.mark.parametrize("param", [None, "model", "input[3].type"])
 def test_other_faults_are_told_as_they_are(param: str | None) -> None:
     fault = Fault(Kind.INVALID_VALUE, "why", param=param)
     assert in_callers_words(fault, ()) is fault
