@@ -9,6 +9,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.http.responses import ResponsesTranslation
+from gateway.http.responses.request import ResponseAsk, fields_of, translated
 
 NOW = 1_700_000_000
 MODEL = "qwen"
@@ -90,3 +91,8 @@ def plain_chat(message: dict[str, Any], finish_reason: str = "stop", **choice: o
     """The body of a chat's plain reply."""
     choices = [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason, **choice}]
     return json.dumps({"id": "c", "object": "chat.completion", "created": 1, "model": MODEL, "choices": choices, "usage": USAGE}).encode()
+
+
+def asked_of(body: bytes) -> ResponseAsk:
+    """The request that a body holds, which continues none."""
+    return translated(fields_of(body), len(body))

@@ -13,6 +13,7 @@ from gateway.http.anthropic.models import VERSION_HEADER
 from gateway.http.anthropic.signatures import ThinkingSigner
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.translation import Translation
+from gateway.http.openai.prompts import PROMPT_HEADER
 from gateway.http.responses import INPUT_TOKENS, InputTokensTranslation, ResponsesTranslation
 from gateway.http.responses import PATH as RESPONSES
 
@@ -44,7 +45,7 @@ class Translations:
         """The translation of a request; None where its route is OpenAI's chat, or another one in the gateway's own shape."""
         path = head.path
         if path in (RESPONSES, INPUT_TOKENS):
-            return self._responses(path)
+            return self._responses(path, behind_prompt=PROMPT_HEADER in head.headers)
         if path == MESSAGES:
             return MessagesTranslation(self._signer, self._wall)
         return AnthropicReplies(path, self._signer, self._wall) if speaks_messages(head) else None
@@ -69,9 +70,10 @@ class Translations:
             return Endpoint.CHAT, chat
         return Endpoint(path), body
 
-    def _responses(self, path: str) -> Translation:
+    def _responses(self, path: str, *, behind_prompt: bool = False) -> Translation:
         made = ResponsesTranslation if path == RESPONSES else InputTokensTranslation
-        return made(lambda: int(self._wall()), lambda: self._new_id().removeprefix("req-").replace("-", ""))
+        new_id = self._new_id
+        return made(lambda: int(self._wall()), lambda: new_id().removeprefix("req-").replace("-", ""), behind_prompt=behind_prompt)
 
 
 def speaks_messages(head: RequestHead) -> bool:

@@ -9,8 +9,21 @@ from hypothesis import strategies as st
 
 from domain.faults import Fault, Kind
 from gateway.http.responses.kept import stored_items
-from gateway.http.responses.request import fields_of, translated
-from tests.responses_wire import CUSTOM, FUNCTION, MODEL, chat_for, chunk, events, plain_chat, response, sse, translation, usage_chunk
+from gateway.http.responses.request import MORE_BYTES, MOST_TIMES, translated
+from tests.responses_wire import (
+    CUSTOM,
+    FUNCTION,
+    MODEL,
+    asked_of,
+    chat_for,
+    chunk,
+    events,
+    plain_chat,
+    response,
+    sse,
+    translation,
+    usage_chunk,
+)
 from tests.scale import scaled
 
 TOOLS = [FUNCTION, CUSTOM, {"type": "namespace", "name": "ns", "description": "d", "tools": [FUNCTION, CUSTOM]}]
@@ -205,7 +218,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from([*FIELDS, "top_logprobs", "prompt", "top_k"]), JSON, max_size=6))
 def test_a_request_is_translated_or_refused(document: dict[str, Any]) -> None:
     try:
-        ask = translated(fields_of(json.dumps({"input": "x", **document}).encode()))
+        ask = asked_of(json.dumps({"input": "x", **document}).encode())
     except Fault:
         return
     chat = json.loads(ask.chat)
@@ -217,6 +230,8 @@ def test_a_request_is_translated_or_refused(document: dict[str, Any]) -> None:
     assert json.loads(stored_items(kept, lambda: "1")) == kept
 
 
+SIZE = 1_000_000
+"""The bytes of a request that is not bounded by them."""
 SENT = st.lists(
     st.one_of(
         st.builds(lambda role, text: {"role": role, "content": text}, st.sampled_from(["user", "assistant", "system", "developer"]), TEXTS),
@@ -239,9 +254,46 @@ SENT = st.lists(
 def test_a_conversation_that_is_continued_is_the_chat_that_was_sent_whole(sent: list[dict[str, Any]], instructions: str | None) -> None:
     more = {"model": "m", "instructions": instructions, "tools": TOOLS}
     fields = {name: value for name, value in more.items() if value is not None}
-    whole = json.loads(translated({**fields, "input": [*sent, {"role": "user", "content": "next"}]}).chat)
+    whole = json.loads(translated({**fields, "input": [*sent, {"role": "user", "content": "next"}]}, SIZE).chat)
     earlier = json.loads(stored_items(sent, lambda: "0"))
-    assert json.loads(translated({**fields, "input": "next"}, earlier).chat) == whole
+    assert json.loads(translated({**fields, "input": "next"}, SIZE, earlier).chat) == whole
+
+
+NAMESPACES = st.builds(
+    lambda length, tools, kind, letter: {
+        **{"type": "namespace", "name": letter * length},
+        "tools": [{"type": kind, "name": f"{letter}{number}"} for number in range(tools)],
+    },
+    st.integers(1, 3000),
+    st.integers(0, 300),
+    st.sampled_from(["function", "custom"]),
+    st.sampled_from('abc"é'),
+)
+CALLED = st.builds(
+    lambda text, calls: [{"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": text * 100}] * calls,
+    TEXTS,
+    st.integers(0, 50),
+)
+
+
+@settings(max_examples=scaled(50, 500), deadline=None)
+@given(st.lists(NAMESPACES, max_size=3), CALLED, st.booleans())
+def test_a_chat_is_not_much_longer_than_its_request(
+    namespaces: list[dict[str, Any]], calls: list[dict[str, Any]], on_the_way: bool
+) -> None:
+    user = {"role": "user", "content": "hi"}
+    if on_the_way:
+        document = {"input": [user, *calls, {"type": "additional_tools", "tools": namespaces}]}
+    else:
+        document = {"input": [user, *calls], "tools": namespaces}
+    body = json.dumps(document, separators=(",", ":")).encode()
+    try:
+        ask = asked_of(body)
+    except Fault as fault:
+        assert (fault.kind, bool(fault.param)) == (Kind.INVALID_VALUE, True)  # noqa: PT017 -- the law says what holds of refusals too
+        return
+    assert len(ask.chat) <= MOST_TIMES * len(body) + MORE_BYTES
+    assert len(ask.echo) <= MOST_TIMES * len(body) + MORE_BYTES
 
 
 @st.composite

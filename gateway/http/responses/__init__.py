@@ -30,18 +30,22 @@ class ResponsesTranslation:
     Args:
         created: the time in Unix seconds.
         new_id: a new id, in hexadecimal digits.
+        behind_prompt: whether a prompt of the registry comes in front of the request's messages.
     """
 
-    __slots__ = ("_before", "_created", "_fields", "_frame", "_items", "_new_id", "_stream", "earlier", "terms")
+    __slots__ = ("_before", "_behind_prompt", "_created", "_fields", "_frame", "_items", "_new_id", "_size", "_stream", "earlier", "terms")
 
     path: str = PATH
 
-    def __init__(self, created: Callable[[], int], new_id: Callable[[], str]) -> None:
+    def __init__(self, created: Callable[[], int], new_id: Callable[[], str], *, behind_prompt: bool = False) -> None:
+        self._behind_prompt = behind_prompt
         self._created = created
         self._new_id = new_id
         self._frame: ResponseFrame | None = None
         self._stream: ResponseStream | None = None
         self._fields: dict[str, Any] = {}
+        self._size = 0
+        """The bytes of the request's body."""
         self._before = NOTHING_BEFORE
         self._items = b""
         self.earlier = ""
@@ -54,14 +58,14 @@ class ResponsesTranslation:
         Raises:
             Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
         """
-        self._fields = fields_of(body)
+        self._fields, self._size = fields_of(body), len(body)
         self.earlier = self._fields.get("previous_response_id", "")
         return b"" if self.earlier else self.continuing(NOTHING_BEFORE)
 
     def continuing(self, before: ResponseChain) -> bytes:
         """The body of the chat with the conversation that the request continues in front. Raises Fault as `request`."""
         self._before = before
-        ask = translated(self._fields, conversation(before.turns))
+        ask = translated(self._fields, self._size + before.bytes, conversation(before.turns))
         self._frame = ResponseFrame(ask, self._created(), self._created, self._new_id, b"resp_" + self._new_id().encode())
         return ask.chat
 
@@ -131,8 +135,9 @@ class ResponsesTranslation:
 
     def refusal(self, fault: Fault, request_id: str) -> Rendered:
         """The whole reply to a request that failed before a byte of its reply was out: OpenAI's error, with the caller's names."""
-        places = () if self._frame is None else self._frame.ask.places
-        return render(in_callers_words(fault, places), request_id)
+        if self._frame is not None:  # what was found before has the caller's names already
+            fault = in_callers_words(fault, () if self._behind_prompt else self._frame.ask.places)
+        return render(fault, request_id)
 
     def broken(self, fault: Fault, request_id: str) -> bytes:
         """The event that ends a stream which failed."""

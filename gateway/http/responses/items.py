@@ -70,6 +70,11 @@ class ChatMessages(msgspec.Struct, eq=False):
     """The assistant's message while it grows."""
     opening: bool = True
     """Whether all messages so far are one of system or developer at most."""
+    pieces: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """By member of the last message, which alone grows: its texts so far, where there are several."""
+    grown: list[tuple[dict[str, Any], str, str, list[str]]] = msgspec.field(default_factory=list)
+    """The message, the member, the joint and the texts of all such members. They are joined once, at the end: a long text would
+    otherwise be copied for each short one behind it."""
 
     def add_instructions(self, text: object) -> None:
         """Put the instructions in front.
@@ -93,7 +98,7 @@ class ChatMessages(msgspec.Struct, eq=False):
             self._add_item(item, "previous_response_id")
 
     def add(self, items: object) -> None:
-        """Add the request's `input`.
+        """Add the request's `input`, behind which nothing comes.
 
         Raises:
             Fault: INVALID_VALUE or MISSING_PARAMETER with the path of the field, UNSUPPORTED_PARAMETER for an item that needs the vendor's
@@ -102,6 +107,7 @@ class ChatMessages(msgspec.Struct, eq=False):
         if type(items) is str:
             self.at = 0
             self._append({"role": "user", "content": items})
+            self._join_all()
             return
         if type(items) is not list:
             refuse_type("a string or an array", items, "input")
@@ -109,6 +115,11 @@ class ChatMessages(msgspec.Struct, eq=False):
             refuse("Invalid value for 'input': it is empty.", "input")
         for self.at, item in enumerate(items):
             self._add_item(item, f"input[{self.at}]")
+        self._join_all()
+
+    def _join_all(self) -> None:
+        for message, member, joint, pieces in self.grown:
+            message[member] = joint.join(pieces)
 
     def _add_item(self, item: object, where: str) -> None:
         if type(item) is not dict:
@@ -121,13 +132,27 @@ class ChatMessages(msgspec.Struct, eq=False):
             _refuse_item(kind, f"{where}.type")
         read(self, item, where)
 
+    def _join(self, member: str, text: str, joint: str) -> None:
+        """Add to a text of the last message."""
+        message = self.messages[-1]
+        before = message.get(member)
+        if before is None:
+            message[member] = text
+            return
+        pieces = self.pieces.get(member)
+        if pieces is None:
+            pieces = self.pieces[member] = [before]
+            self.grown.append((message, member, joint, pieces))
+        pieces.append(text)
+
     def _append(self, message: dict[str, Any]) -> None:
         self.opening = self.opening and not self.messages and message["role"] in _OPENING
         self.messages.append(message)
         self.places.append(self.at)
+        self.pieces = {}
 
     def _assistant(self) -> dict[str, Any]:
-        """The assistant's message that the item at hand belongs to."""
+        """The assistant's message that the item at hand belongs to: the last one."""
         if self.turn is None:
             self.turn = {"role": "assistant", "content": None}
             self._append(self.turn)
@@ -145,7 +170,7 @@ class ChatMessages(msgspec.Struct, eq=False):
         self.turn = None
         content = _content(content, f"{where}.content")
         if role in _OPENING and self.opening and self.messages and type(content) is str:
-            self.messages[0]["content"] += _JOINT + content
+            self._join("content", content, _JOINT)
             return
         if type(content) is not str:
             self.opening = False
@@ -167,11 +192,11 @@ class ChatMessages(msgspec.Struct, eq=False):
                     _refuse_value(kind, f"{where}[{index}].type", "a string", "an assistant's part is output_text or refusal")
         else:
             _refuse_value(content, where, "a string or an array of parts", "it is missing")
-        turn = self._assistant()
+        self._assistant()
         if texts:
-            _join(turn, "content", "".join(texts), "\n")
+            self._join("content", "".join(texts), "\n")
         if refusals:
-            _join(turn, "refusal", "".join(refusals), "\n")
+            self._join("refusal", "".join(refusals), "\n")
 
     def reasoning(self, item: dict[str, Any], where: str) -> None:
         """Add an item of reasoning: its text where it has one, else what the gateway made of it, else its summary."""
@@ -181,7 +206,8 @@ class ChatMessages(msgspec.Struct, eq=False):
         if not text:
             text = _texts(item.get("summary"), f"{where}.summary")
         if text:
-            _join(self._assistant(), "reasoning_content", text, _JOINT)
+            self._assistant()
+            self._join("reasoning_content", text, _JOINT)
 
     def function_call(self, item: dict[str, Any], where: str) -> None:
         """Add a call of a function."""
@@ -299,8 +325,3 @@ def _texts(parts: object, where: str) -> str:
             refuse_type("an object", part, f"{where}[{index}]")
         texts.append(_text_of(part, "text", f"{where}[{index}]"))
     return _JOINT.join(texts)
-
-
-def _join(turn: dict[str, Any], key: str, text: str, joint: str) -> None:
-    before = turn.get(key)
-    turn[key] = text if before is None else before + joint + text

@@ -94,6 +94,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 """The members of a reply that repeat the request. A null says that the engine decides, as no vendor's default holds for it."""
 
 _RENAMED: Final[Mapping[str, str]] = {
+    "max_tokens": "max_output_tokens",  # some checks know a chat's cap by this name alone
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
@@ -103,6 +104,12 @@ _RENAMED: Final[Mapping[str, str]] = {
     "tools": "tools",
 }
 """By field of the chat: where the caller wrote it."""
+
+MOST_TIMES: Final = 2
+MORE_BYTES: Final = 64 * 1024
+"""A chat has at most `MOST_TIMES` the bytes of its request and `MORE_BYTES`, so that no short request costs as much as a long one. Quotes in
+the input of a custom tool's call double, since it becomes JSON in JSON; and 256 custom tools without a description, which is the usual cap,
+get 50 KiB of the words that a chat has around them."""
 
 _encode = msgspec.json.Encoder().encode
 _count = integer(0, 2**63 - 1)
@@ -144,10 +151,11 @@ def fields_of(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def translated(fields: Mapping[str, Any], earlier: Iterable[Any] = ()) -> ResponseAsk:
+def translated(fields: Mapping[str, Any], size: int, earlier: Iterable[Any] = ()) -> ResponseAsk:
     """The request with these fields.
 
     Args:
+        size: the bytes in which it was written, those of the conversation that it continues included.
         earlier: the items of the conversation that it continues.
 
     Raises:
@@ -183,14 +191,25 @@ def translated(fields: Mapping[str, Any], earlier: Iterable[Any] = ()) -> Respon
         if fields["stream"] is True:
             chat["stream_options"] = {"include_usage": True}
     chat.update({name: value for name, value in fields.items() if name not in _OWN})
+    encoded = _encode(chat)
+    if len(encoded) > MOST_TIMES * size + MORE_BYTES:
+        _refuse_growth(chat, len(encoded))
     return ResponseAsk(
-        chat=_encode(chat),
+        chat=encoded,
         model=_encode(fields.get("model", "")),
         echo=_encode(echo)[1:-1],
         called=tools.called,
         places=tuple(messages.places),
         sealed=_SEALED in included,
     )
+
+
+def _refuse_growth(chat: Mapping[str, Any], size: int) -> NoReturn:
+    """Refuse a request that would become a much longer chat, by its longest field."""
+    longest = max(chat, key=lambda name: len(_encode(chat[name])))
+    param = _RENAMED.get(longest, longest)
+    bound = f"more than {MOST_TIMES} times the request's own and {MORE_BYTES}"
+    refuse(f"Invalid value for '{param}': with it the request would become a chat of {size} bytes, {bound}.", param)
 
 
 def _check_modes(fields: Mapping[str, Any]) -> None:
@@ -316,13 +335,14 @@ def in_callers_words(fault: Fault, places: tuple[int, ...]) -> Fault:
     """The Fault of a chat with the path of the field in the caller's request, as far as there is one.
 
     Args:
-        places: those of the request; empty before it was translated.
+        places: those of the request. Empty where messages of the registry come in front of them: the number in a path counts these or does
+            not, by what found the fault, so then no item is named.
     """
     param = fault.param
     if param is None:
         return fault
     head = param.partition(".")[0].partition("[")[0]
-    if head not in _RENAMED or (head == "messages" and not places):
+    if head not in _RENAMED:
         return fault
     path = _RENAMED[head]
     index = param[len("messages[") :].partition("]")[0] if head == "messages" else ""

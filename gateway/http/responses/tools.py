@@ -36,6 +36,13 @@ _HOSTED: Final[Mapping[str, str]] = {
 
 _KEPT: Final = ("description", "parameters", "strict")
 
+MAX_TOOLS: Final = 4096
+"""Most tools of one request, each of a namespace counted: the most that a policy can let through (`caps.tools`)."""
+
+MAX_NAME: Final = 128
+"""Most characters of a namespace's name together with that of a tool in it. Every tool of the namespace repeats its name, and OpenAI takes
+names of functions up to 64."""
+
 
 class CalledTool(msgspec.Struct, frozen=True, gc=False):
     """What the caller calls a function of the chat."""
@@ -59,7 +66,8 @@ class ResponseTools(msgspec.Struct, eq=False):
         """Add the tools of a list.
 
         Raises:
-            Fault: UNSUPPORTED_PARAMETER for a tool that the vendor runs; MISSING_PARAMETER or INVALID_VALUE for one that cannot be read.
+            Fault: UNSUPPORTED_PARAMETER for a tool that the vendor runs; MISSING_PARAMETER or INVALID_VALUE for one that cannot be read,
+                whose name is too long behind that of its namespace, or that is one too many.
         """
         if type(tools) is not list:
             refuse_type("an array", tools, param)
@@ -83,7 +91,11 @@ class ResponseTools(msgspec.Struct, eq=False):
         kind = _type_of(tool, where)
         if kind not in ("function", "custom"):
             _refuse_kind(kind, f"{where}.type")
+        if len(self.called) == MAX_TOOLS:
+            refuse(f"Invalid value for '{where}': a request has at most {MAX_TOOLS} tools, those of namespaces counted.", where)
         name = _name_of(tool, where)
+        if namespace is not None:
+            _check_length(namespace, name, where)
         function = function_name(name, namespace)
         if function in self.called:
             refuse(f"Invalid value for '{where}.name': a tool named {shown(function)} stands in the list already.", f"{where}.name")
@@ -136,6 +148,21 @@ def function_name(name: str, namespace: object) -> str:
     if type(namespace) is not str or not namespace:
         return name
     return f"{namespace}{'' if namespace.endswith('__') else '__'}{name}"
+
+
+def _check_length(namespace: str, name: str, where: str) -> None:
+    """Check the length of a tool's name behind that of its namespace.
+
+    Args:
+        where: the path of the tool.
+    """
+    if len(namespace) + len("__") + len(name) > MAX_NAME:
+        param = f"{where[: where.rindex('.tools[')]}.name"
+        refuse(
+            f"Invalid value for '{param}': with the name of its tool {shown(name)} it is longer than {MAX_NAME} characters, '__' between "
+            "them counted.",
+            param,
+        )
 
 
 def _type_of(tool: object, where: str) -> str:

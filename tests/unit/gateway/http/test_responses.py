@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from typing import Any
 
 import httpx
 import openai
@@ -9,8 +10,12 @@ import pytest
 from pydantic import BaseModel
 
 from domain.faults import Fault, Kind
+from gateway.http.edge.head import RequestHead
 from gateway.http.edge.translation import Translation
+from gateway.http.openai.prompts import PROMPT_HEADER
+from gateway.http.responses import PATH as RESPONSES
 from gateway.http.responses import ResponsesTranslation
+from gateway.http.translations import Translations
 from tests.responses_wire import NOW, call, chunk, plain_chat, sse, usage_chunk
 
 
@@ -28,6 +33,35 @@ def test_a_refusal_may_come_before_the_request() -> None:
     reply = made().refusal(Fault(Kind.KEY_MISSING, "Send a key."), "req_1")
     assert reply.status == 401
     assert json.loads(reply.body)["error"]["message"] == "Send a key."
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_completion_tokens": 5}, "The parameter 'max_completion_tokens' is not supported: send 'max_output_tokens'."),
+        ({"messages": []}, "The parameter 'messages' is not supported: send 'input'."),
+        ({"logprobs": True}, "The parameter 'logprobs' is not supported: send 'include' with 'message.output_text.logprobs'."),
+        ({"tools": [{"name": "a"}]}, "Missing required parameter: 'tools[0].type'."),
+    ],
+)
+def test_what_the_translation_itself_refuses_is_told_as_it_is(fields: dict[str, Any], message: str) -> None:
+    one = made()
+    with pytest.raises(Fault) as caught:
+        one.request(json.dumps({"model": "m", "input": "hi", **fields}).encode())
+    error = json.loads(one.refusal(caught.value, "req_1").body)["error"]
+    assert (error["param"], error["message"]) == (caught.value.param, message)
+    assert f"'{error['param']}'" in message
+
+
+@pytest.mark.parametrize("index", [0, 1, 3])
+def test_no_item_is_named_where_messages_of_the_registry_are_counted_too(index: int) -> None:
+    head = RequestHead("POST", RESPONSES, {PROMPT_HEADER: b"greeting"}, None, False, True)
+    one = Translations(b"secret", lambda: 0.0, lambda: "req-0").of(head)
+    assert one is not None
+    one.request(b'{"model":"m","input":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}')
+    param = f"messages[{index}].content"
+    error = json.loads(one.refusal(Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': no.", param=param), "req_1").body)["error"]
+    assert (error["param"], error["message"]) == ("input", "Invalid value for 'input': no.")
 
 
 def test_a_refusal_names_the_item_of_the_input() -> None:

@@ -1,5 +1,6 @@
 """Input items: the messages that they make, and what is refused with its place."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,6 +54,36 @@ def test_the_turn_behind_a_result_is_another_one() -> None:
 def test_neighbours_of_one_kind_are_joined() -> None:
     (_, turn) = told(USER, THOUGHT, SAID, THOUGHT, {"role": "assistant", "content": "and so"})
     assert (turn["content"], turn["reasoning_content"]) == ("so\nand so", "because\n\nbecause")
+
+
+LONG = 8_000_000
+SHORT_ITEMS = 45_000
+
+
+@pytest.mark.parametrize(
+    ("item", "member", "joint"),
+    [
+        (lambda text: {"role": "assistant", "content": text}, "content", "\n"),
+        (lambda text: {"role": "assistant", "content": [{"type": "refusal", "refusal": text}]}, "refusal", "\n"),
+        (lambda text: {"type": "reasoning", "content": [{"type": "reasoning_text", "text": text}]}, "reasoning_content", "\n\n"),
+        (lambda text: {"role": "developer", "content": text}, "content", "\n\n"),
+    ],
+    ids=["texts", "refusals", "reasoning", "instructions"],
+)
+def test_short_neighbours_of_a_long_text_do_not_copy_it_each(item: Callable[[str], Any], member: str, joint: str) -> None:
+    """Copied once for each neighbour it would be 360 GB; the test's time limit is the law."""
+    made = ChatMessages(ResponseTools())
+    made.add([item("h" * LONG), *[item("i")] * SHORT_ITEMS])
+    (message,) = made.messages
+    assert message[member] == joint.join(["h" * LONG, *["i"] * SHORT_ITEMS])
+    assert made.places == [0]
+
+
+def test_texts_of_several_turns_stay_apart() -> None:
+    said = {"role": "assistant", "content": "more"}
+    messages = told(SAID, said, said, USER, SAID, THOUGHT, said, THOUGHT, CALL, OUTPUT, said, instructions="be brief")
+    assert [message.get("content") for message in messages] == ["be brief", "so\nmore\nmore", "hi", "so\nmore", "42", "more"]
+    assert messages[3]["reasoning_content"] == "because\n\nbecause"
 
 
 def test_a_refusal_is_kept_apart_from_the_text() -> None:

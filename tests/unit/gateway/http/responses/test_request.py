@@ -8,8 +8,10 @@ import pytest
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
-from gateway.http.responses.request import fields_of, in_callers_words, translated
-from tests.responses_wire import FUNCTION, chat_for
+from gateway.http.responses.request import in_callers_words
+from gateway.http.responses.tools import MAX_TOOLS
+from policies.caps import USUAL_CAPS
+from tests.responses_wire import FUNCTION, asked_of, chat_for
 
 SCHEMA = {"type": "json_schema", "name": "city", "schema": {"type": "object"}, "strict": True}
 
@@ -91,9 +93,9 @@ def test_what_codex_sends_is_a_chat_that_passes_the_checks() -> None:
         "prompt_cache_key": "0199",
         "text": {"verbosity": "low"},
     }
-    ask = interpret(Endpoint.CHAT, translated(fields_of(json.dumps(body).encode())).chat)
+    ask = interpret(Endpoint.CHAT, asked_of(json.dumps(body).encode()).chat)
     assert (ask.stream, ask.include_usage) == (True, True)
-    chat = json.loads(translated(fields_of(json.dumps(body).encode())).chat)
+    chat = json.loads(asked_of(json.dumps(body).encode()).chat)
     assert [message["role"] for message in chat["messages"]] == ["system", "user", "assistant", "tool", "assistant", "tool"]
 
 
@@ -143,12 +145,26 @@ def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: s
     assert f"'{param}'" in caught.value.message
 
 
+def test_a_chat_is_not_much_longer_than_its_request() -> None:
+    usual = [{"type": "custom", "name": f"t{number}"} for number in range(USUAL_CAPS.tools)]
+    assert len(chat_for(input="hi", tools=usual)["tools"]) == USUAL_CAPS.tools
+    many = [{"type": "custom", "name": f"t{number}"} for number in range(MAX_TOOLS)]
+    numbers = b'{"model":"m","input":"hi","odd":[%b]}' % b",".join(
+        [b"1e15"] * 50_000
+    )  # a number of 4 bytes has 18 when it is written again
+    for body, param in ((json.dumps({"model": "m", "input": "hi", "tools": many}).encode(), "tools"), (numbers, "odd")):
+        with pytest.raises(Fault) as caught:
+            asked_of(body)
+        assert (caught.value.kind, caught.value.param) == (Kind.INVALID_VALUE, param)
+        assert f"'{param}'" in caught.value.message
+
+
 def test_a_request_without_input_or_without_json_is_refused() -> None:
     with pytest.raises(Fault) as caught:
         chat_for()
     assert (caught.value.kind, caught.value.param) == (Kind.MISSING_PARAMETER, "input")
     with pytest.raises(Fault) as caught:
-        translated(fields_of(b'{"model":"m","model":"n","input":"x"}'))
+        asked_of(b'{"model":"m","model":"n","input":"x"}')
     assert caught.value.kind is Kind.INVALID_JSON
 
 
@@ -166,7 +182,7 @@ def test_a_request_without_input_or_without_json_is_refused() -> None:
     ],
 )
 def test_what_the_check_of_the_chat_refuses_is_told_in_the_callers_words(fields: dict[str, Any], param: str) -> None:
-    ask = translated(fields_of(json.dumps({"model": "m", "input": "hi", **fields}).encode()))
+    ask = asked_of(json.dumps({"model": "m", "input": "hi", **fields}).encode())
     with pytest.raises(Fault) as caught:
         interpret(Endpoint.CHAT, ask.chat)
     told = in_callers_words(caught.value, ask.places)
@@ -175,7 +191,22 @@ def test_what_the_check_of_the_chat_refuses_is_told_in_the_callers_words(fields:
     assert told.kind is caught.value.kind
 
 
-@pytest.mark.parametrize("param", [None, "model", "input[3].type", "messages[x]", "messages"])
+@pytest.mark.parametrize(
+    ("param", "expected"),
+    [("messages[0].content", "instructions"), ("messages[2]", "input[3]"), ("messages[9]", "input"), ("messages", "input")],
+)
+def test_a_message_is_named_by_the_item_that_it_began_with(param: str, expected: str) -> None:
+    fault = Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}'.", param=param)
+    told = in_callers_words(fault, (-1, 0, 3))
+    assert (told.param, told.message) == (expected, f"Invalid value for '{expected}'.")
+    assert in_callers_words(fault, ()).param == "input"
+
+
+def test_a_cap_of_the_callers_rights_has_its_name_here() -> None:
+    assert in_callers_words(Fault(Kind.INVALID_VALUE, "why", param="max_tokens"), (0,)).param == "max_output_tokens"
+
+
+@pytest.mark.parametrize("param", [None, "model", "input[3].type"])
 def test_other_faults_are_told_as_they_are(param: str | None) -> None:
     fault = Fault(Kind.INVALID_VALUE, "why", param=param)
     assert in_callers_words(fault, ()) is fault

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from domain.faults import Fault, Kind
-from gateway.http.responses.tools import CalledTool, ResponseTools
+from gateway.http.responses.tools import MAX_NAME, MAX_TOOLS, CalledTool, ResponseTools
+from policies.caps import RequestCaps
 from tests.responses_wire import CUSTOM, FUNCTION, chat_for
 
 NAMESPACE = {"type": "namespace", "name": "files", "description": "d", "tools": [FUNCTION, CUSTOM]}
@@ -61,6 +62,25 @@ def test_the_tools_of_a_namespace_are_functions_with_its_name_before_theirs() ->
     assert [tool["function"]["name"] for tool in found.functions] == names
     assert found.called["mcp__git__patch"] == CalledTool("patch", "mcp__git__", custom=True)
     assert [tool["type"] for tool in found.echo] == ["function", "namespace", "namespace"]
+
+
+def test_a_namespace_has_no_long_name_because_every_tool_repeats_it() -> None:
+    longest = MAX_NAME - len("__look")
+    assert len(made({**NAMESPACE, "name": "n" * longest, "tools": [FUNCTION]}).functions[0]["function"]["name"]) == MAX_NAME
+    for namespace in ({"name": "n" * (longest + 1), "tools": [FUNCTION]}, {"name": "n", "tools": [{**FUNCTION, "name": "f" * MAX_NAME}]}):
+        with pytest.raises(Fault) as caught:
+            made(FUNCTION, {**NAMESPACE, **namespace})
+        assert (caught.value.kind, caught.value.param) == (Kind.INVALID_VALUE, "tools[1].name")
+        assert "'tools[1].name'" in caught.value.message
+
+
+def test_a_request_has_no_more_tools_than_any_policy_lets_through() -> None:
+    tools = [{"type": "function", "name": f"f{number}"} for number in range(MAX_TOOLS)]
+    assert len(made(*tools).functions) == MAX_TOOLS
+    assert [bound.le for bound in RequestCaps.model_fields["tools"].metadata if hasattr(bound, "le")] == [MAX_TOOLS]
+    with pytest.raises(Fault) as caught:
+        made(*tools, {**NAMESPACE, "tools": [FUNCTION]})
+    assert (caught.value.kind, caught.value.param) == (Kind.INVALID_VALUE, f"tools[{MAX_TOOLS}].tools[0]")
 
 
 @pytest.mark.parametrize("kind", HOSTED)
