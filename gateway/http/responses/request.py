@@ -107,9 +107,9 @@ _RENAMED: Final[Mapping[str, str]] = {
 
 MOST_TIMES: Final = 2
 MORE_BYTES: Final = 64 * 1024
-"""A chat has at most `MOST_TIMES` the bytes of its request and `MORE_BYTES`, so that no short request costs as much as a long one. Quotes in
-the input of a custom tool's call double, since it becomes JSON in JSON; and 256 custom tools without a description, which is the usual cap,
-get 50 KiB of the words that a chat has around them."""
+"""A chat has at most `MOST_TIMES` the bytes of its request and `MORE_BYTES`, so that no short request costs as much as a long one. Quotes
+in the input of a custom tool's call double, since it becomes JSON in JSON; and 256 custom tools without a description, which is the usual
+cap, get 50 KiB of the words that a chat has around them."""
 
 _encode = msgspec.json.Encoder().encode
 _count = integer(0, 2**63 - 1)
