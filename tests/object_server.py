@@ -43,6 +43,9 @@ def object_server(folder: Path) -> Iterator[ObjectServer]:
     names = ("master", "volume", "filer", "s3")
     ports = {name: (free_port(), free_port()) for name in names}
     listening = [flag for name, (port, grpc) in ports.items() for flag in (f"-{name}.port={port}", f"-{name}.port.grpc={grpc}")]
+    # 0 switches off what would else listen at a fixed port, so that a second server could not start
+    listening += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+    listening.append("-master.telemetry=false")  # it would else send statistics to its makers
     own = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={config}", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
     command = [str(Path(sys.executable).parent / "weed"), "-v", "0", "server", f"-dir={data}", *own, *listening]
     with (folder / "weed.log").open("wb") as log:
