@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.files import StorageBounds
@@ -22,6 +23,8 @@ from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from tenancy.stores.file_contents import ObjectContents, S3Bucket, contents_in_folder, contents_in_s3
 from tenancy.stores.sql import SqlBatches, SqlFiles, StoreError, open_engine
+
+log = structlog.get_logger("tidegate.files")
 
 
 def new_object_id(prefix: str) -> str:
@@ -57,12 +60,26 @@ class LineEnds:
     draining: Callable[[], bool]
 
 
+def _contents_if_usable(settings: Settings) -> ObjectContents | None:
+    """Where the bytes of files are; None where files are switched off, or the usual folder cannot be made: a gateway whose folder of
+    settings is read-only starts nevertheless, and keeps no files. Raises as `contents_for` for what the settings name."""
+    if not settings.files.enabled:
+        return None
+    try:
+        return contents_for(settings)
+    except StoreError as error:
+        if "folder" in settings.files.model_fields_set:
+            raise
+        log.warning("no files and batches are kept", reason=str(error))
+        return None
+
+
 class FileParts:
     """A worker's part of files and batches. It has connections of its own, so that the many writes of batches never keep the readers of
     keys waiting for a connection.
 
     Raises:
-        StoreError: as `contents_for`.
+        StoreError: a folder that the settings name cannot be used.
         SecretError: as `contents_for`.
     """
 
@@ -71,13 +88,14 @@ class FileParts:
         self._engine: AsyncEngine | None = None
         files, batches = settings.files, settings.batches
         self.service: FileService | None = None
-        if files.enabled:
+        contents = _contents_if_usable(settings)
+        if contents is not None:
             self._engine = open_engine(settings.sql_url)
             book = SqlFiles(self._engine)
             self.service = FileService(
                 files=book,
                 uploads=book,
-                contents=contents_for(settings),
+                contents=contents,
                 bounds=StorageBounds(files.max_files_per_tenant, files.max_bytes_per_tenant),
                 max_file_bytes=files.max_file_bytes,
                 new_id=new_object_id,
