@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from domain.ask import Endpoint
 from domain.batches import LineMistake
 
 MAX_MISTAKES: Final = 100
@@ -53,10 +52,14 @@ class _WrittenBody(msgspec.Struct, gc=False):
 
 
 class InputReader:
-    """Reads the file piece by piece. Pure, so that it can run in a thread."""
+    """Reads the file piece by piece. Pure, so that it can run in a thread.
 
-    def __init__(self, endpoint: Endpoint, max_lines: int) -> None:
-        self._endpoint = endpoint
+    Args:
+        path: the route that every line names.
+    """
+
+    def __init__(self, path: str, max_lines: int) -> None:
+        self._path = path
         self._max_lines = max_lines
         self._rest = b""
         self._skipping = False
@@ -137,8 +140,8 @@ class InputReader:
         self._ids.add(written.custom_id)
         if written.method != "POST":
             self._mistake("invalid_method", "'method' is 'POST'.", "method")
-        if written.url != self._endpoint.path:
-            self._mistake("mismatched_url", f"'url' is the endpoint of the batch, {self._endpoint.path}.", "url")
+        if written.url != self._path:
+            self._mistake("mismatched_url", f"'url' is the endpoint of the batch, {self._path}.", "url")
         try:
             body = msgspec.json.decode(written.body, type=_WrittenBody)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -20,6 +20,7 @@ from gateway.deps import Deps
 from gateway.http.edge.connections import EdgeLimits
 from gateway.http.edge.exchange import Exchange, OwnRequest
 from gateway.http.edge.head import RequestHead
+from gateway.http.translations import TRANSLATED, Translations
 from gateway.lifecycle import serve
 from gateway.record import OK, Record
 from gateway.request.holds import OpenHolds
@@ -104,13 +105,17 @@ async def send_line(batch: StoredBatch, body: bytes, price_percent: int, holds: 
     head = RequestHead(
         "POST", batch.endpoint, {b"content-type": b"application/json", CLASS_HEADER: b"batch"}, len(body), chunked=False, keep_alive=True
     )
-    exchange = Exchange(connection, head, received=body, complete=True, own=OwnRequest(batch.caller, price_percent))
+    translation = Translations(deps.salt_secret, deps.wall, deps.new_id).of(head)
+    exchange = Exchange(
+        connection, head, received=body, complete=True, own=OwnRequest(batch.caller, price_percent), translation=translation
+    )
     records: list[Record] = []
 
     def observe(record: Record) -> None:
         (deps.observe if record.shadow else records.append)(record)
 
-    await serve(exchange, Endpoint(batch.endpoint), replace(deps, observe=observe, holds=holds))
+    endpoint = Endpoint.CHAT if batch.endpoint in TRANSLATED else Endpoint(batch.endpoint)
+    await serve(exchange, endpoint, replace(deps, observe=observe, holds=holds))
     _, _, written = b"".join(connection.written).partition(b"\r\n\r\n")
     return LineOutcome(records[-1], records[-1].status, written)
 

@@ -17,7 +17,6 @@ from typing import Final
 import structlog
 from msgspec import structs
 
-from domain.ask import Endpoint
 from domain.batches import BatchBook, BatchStatus, LeaseLost, LineMistake, LineResult, StoredBatch
 from domain.files import StorageBounds, StoredFile, StoresAway, file_key
 from gateway.batches.input_lines import InputLine, InputReader, body_of, left
@@ -130,7 +129,7 @@ class BatchRun:
         if batch.status == "finalizing":
             return []
         file = await self._service.files.find(batch.tenant, batch.input_file_id)
-        reader = InputReader(Endpoint(batch.endpoint), self._service.max_lines)
+        reader = InputReader(batch.endpoint, self._service.max_lines)
         if file is None or file.status != "ready":
             reader.mistakes.append(LineMistake("input_file_not_found", "The input file was deleted."))
             if batch.status != "validating":  # what is done is kept

@@ -351,3 +351,27 @@ async def test_a_batch_whose_input_is_deleted_keeps_what_it_has(tmp_path: Path) 
         assert (done["status"], [one["code"] for one in done["errors"]["data"]]) == ("failed", ["input_file_not_found"])
         counts = done["request_counts"]
         assert 3 <= counts["completed"] == len(await output(client, done["output_file_id"])) < counts["total"] == 60
+
+
+async def test_lines_may_be_responses(tmp_path: Path) -> None:
+    async with site(tmp_path) as made, made.client() as client:
+        lines = [
+            {
+                "custom_id": name,
+                "method": "POST",
+                "url": "/v1/responses",
+                "body": {"model": "sim", "input": f"say {name}", "max_output_tokens": 4},
+            }
+            for name in ("a", "b")
+        ]
+        wrong = {**lines[0], "custom_id": "c", "body": {"model": "sim", "input": [], "max_output_tokens": 4}}
+        batch = await created(client, [*lines, wrong], endpoint="/v1/responses")
+        async with made.running():
+            shown = await ended(client, batch["id"])
+        assert (shown["status"], shown["request_counts"]) == ("completed", {"total": 3, "completed": 2, "failed": 1})
+        answers = await output(client, shown["output_file_id"])
+        assert [answer["response"]["body"]["object"] for answer in answers] == ["response"] * 2
+        assert {answer["response"]["body"]["usage"]["output_tokens"] for answer in answers} == {4}
+        (error,) = await output(client, shown["error_file_id"])
+        assert error["response"]["body"]["error"]["param"] == "input"
+        assert {record.endpoint for record in made.booked} == {"/v1/responses"}

@@ -61,7 +61,7 @@ def form(data: bytes) -> str:
 
 
 def lines(data: bytes) -> str:
-    whole, cut = InputReader(Endpoint.CHAT, 10), InputReader(Endpoint.CHAT, 10)
+    whole, cut = InputReader(Endpoint.CHAT.path, 10), InputReader(Endpoint.CHAT.path, 10)
     whole.feed(data)
     for at in range(0, len(data), 7):
         cut.feed(data[at : at + 7])

@@ -8,6 +8,7 @@ from domain.ask import Endpoint
 from domain.batches import StoredBatch
 from domain.faults import Fault, Kind
 from gateway.http.openai.files import ExpiresAfter
+from gateway.http.responses import PATH as RESPONSES
 
 WINDOW: Final = "24h"
 WINDOW_S: Final = 86_400.0
@@ -30,7 +31,7 @@ class BatchRequest(msgspec.Struct):
 def check_request(asked: BatchRequest) -> None:
     """Check the members of a request for a batch. Raises Fault: INVALID_VALUE."""
     # a line of a batch is JSON, and so is its answer
-    endpoints = [endpoint.path for endpoint in Endpoint if not endpoint.sound]
+    endpoints = [*(endpoint.path for endpoint in Endpoint if not endpoint.sound), RESPONSES]
     if asked.endpoint not in endpoints:
         raise Fault(Kind.INVALID_VALUE, f"'endpoint' is one of {', '.join(endpoints)}.", param="endpoint")
     if asked.completion_window != WINDOW:

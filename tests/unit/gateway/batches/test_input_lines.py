@@ -18,7 +18,7 @@ def line(custom_id: str = "a", prompt: str = "hi", **changes: Any) -> bytes:
 
 
 def read(data: bytes, cuts: Iterable[int] = (), most: int = 100) -> tuple[InputReader, list[InputLine]]:
-    reader = InputReader(Endpoint.CHAT, most)
+    reader = InputReader(Endpoint.CHAT.path, most)
     begin = 0
     for end in (*sorted(cuts), len(data)):
         reader.feed(data[begin:end])
