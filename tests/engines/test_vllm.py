@@ -272,7 +272,7 @@ async def test_the_engines_key_and_what_stays_open_without_it(bench: Bench) -> N
         assert bare.get("/v1/models").status_code == 401
         open_paths = ("/health", "/metrics", "/load", "/version")
         assert [bare.get(path).status_code for path in open_paths] == [200] * len(open_paths)
-        assert bare.post("/tokenize", json={"model": SERVED, "prompt": "hello"}).status_code == 200
+        said = bare.post("/tokenize", json={"model": SERVED, "prompt": "hello"}).json()
     assert bench.gateway.backend("small")["up"]
     await until(lambda: "401" in bench.gateway.backend("keyless")["why"], True, 30)  # an engine that is starved first times out
     keyless = bench.gateway.backend("keyless")
@@ -280,7 +280,11 @@ async def test_the_engines_key_and_what_stays_open_without_it(bench: Bench) -> N
     assert keyless["why"].startswith("/v1/models answers 401: it wants a key")
     async with bench.gateway.client() as client:
         assert (await post(client, "small-model")).status_code == 200
-        for path in (*open_paths[1:], "/tokenize", "/v1/load_lora_adapter", "/reset_prefix_cache", "/v1/chat/completions/../../metrics"):
+        tokenized = await client.post("/tokenize", json={"model": "small-model", "prompt": "hello"})
+        assert (tokenized.status_code, tokenized.json()["tokens"]) == (200, said["tokens"])
+        text = await client.post("/detokenize", json={"model": "small-model", "tokens": said["tokens"]})
+        assert (text.status_code, "hello" in text.json()["prompt"]) == (200, True)
+        for path in (*open_paths[1:], "/v1/load_lora_adapter", "/reset_prefix_cache", "/v1/chat/completions/../../metrics"):
             assert (await client.post(path, json={})).status_code == 404, path
 
 
