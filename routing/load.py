@@ -112,7 +112,7 @@ class LoadTable:
     hold_s: float
     """Seconds of its unbegun prompts at which this process sends a backend no more; infinite for no such hold. See `set_hold`."""
     hold_tokens: list[float]
-    """The same in uncached tokens, by each backend's speed."""
+    """The hold as uncached tokens of each backend, by its speed."""
     bound: list[float]
     """The smaller of `limit` and the configured cap, so that most checks for room are one comparison."""
     loads: list[BackendLoad]

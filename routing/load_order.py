@@ -50,7 +50,7 @@ class LoadOrder:
     least_step_s: float
     """No backend makes a decode step in less now."""
     least_decode_s: float
-    """The same with one more sequence."""
+    """No backend makes a decode step with one more sequence in less."""
     least_kv_s: float
     """Seconds that a token of context adds to a step, on the backend where that is least."""
     most_step_tokens: int

@@ -171,8 +171,8 @@ class BackendLoad:
         self.siblings = NO_SIBLINGS
         """What other processes of this gateway that tell of their load have there, together."""
         self.siblings_then = NO_SIBLINGS
-        """The same when the engine's report was read: the greater of what was last told before it and first told after it. What was on its
-        way between the processes at that moment is so counted once at most, never twice."""
+        """What they had there when the engine's report was read: the greater of what was last told before it and first told after it. What
+        was on its way between the processes at that moment is so counted once at most, never twice."""
         self.siblings_told = False
         """Whether siblings have told anything since the report."""
         # new: sent since the report was requested; started, ended: counted in the report, with a first token or an end since it was read

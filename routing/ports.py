@@ -95,7 +95,7 @@ class Held(Enum):
     """What a request does whose best backend has enough unbegun prompts of this process for now (`LoadTable.set_hold`)."""
 
     WAIT = "wait"
-    """It waits in the gateway until that backend has room or another one is better."""
+    """The request waits in the gateway until that backend has room or another one is better."""
     ELSEWHERE = "elsewhere"
     """It goes to the best backend with room: it has not much time left to wait."""
     SEND = "send"

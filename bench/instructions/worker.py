@@ -53,7 +53,7 @@ LONG_S: Final = 0.9
 TURNS: Final = 3
 """Turns of the loop between two moments: what a timer or some bytes lead to without waiting is done by then."""
 STORE_TURNS: Final = 7
-"""The same where a counter store is asked: its answer comes a turn later, and each request asks it twice."""
+"""The turns of a request where a counter store is asked: its answer comes a turn later, and each request asks it twice."""
 
 real_sleep = time.sleep
 _monotonic, _wall = [1000.0], [1_800_000_000.0]

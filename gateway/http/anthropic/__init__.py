@@ -55,11 +55,11 @@ class AnthropicReplies:
         return reply_lines(lines, self._wall)
 
     def plain(self, body: bytes) -> bytes:
-        """The same, for it was made for this API."""
+        """The body as it is, for it was made for this API."""
         return body
 
     def feed(self, data: bytes) -> bytes:
-        """The same."""
+        """The data as they are."""
         return data
 
     def refusal(self, fault: Fault, request_id: str) -> Rendered:

@@ -104,7 +104,7 @@ class _Turns:
         self._role = ""
         """The role of the turn that is being merged; empty for none."""
         self._parts: list[Any] = []
-        """Of a user's turn: texts as strings, images as parts."""
+        """The pieces of a user's turn: texts as strings, images as parts."""
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[Block] = []

@@ -53,9 +53,9 @@ class ChatChoice(msgspec.Struct, gc=False):
     message: ChatMessage = ChatMessage()
     finish_reason: str | None = None
     stop_reason: Any = None
-    """Of vLLM: the sequence or the token that stopped the answer."""
+    """The sequence or the token that stopped the answer, as vLLM names it."""
     matched_stop: Any = None
-    """Of SGLang: the same."""
+    """The sequence or the token that stopped the answer, as SGLang names it."""
 
 
 class ChatReply(msgspec.Struct, gc=False):
