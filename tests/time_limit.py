@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import time
+import types
 from collections.abc import Generator
 from typing import Any, Final
 
@@ -20,6 +21,12 @@ LIMITS_S: Final = {"real_engine": 1200, "client": 400, "slow": 300}
 
 AGAIN_S: Final = 10.0
 """After the limit: the time until a test that goes on nevertheless is ended once more."""
+
+MOST_ALARMS: Final = 6
+"""A test that goes on after so many is ended with its process, which a run with several processes replaces and reports."""
+
+DEAF: Final = 70
+"""The exit status of such a process."""
 
 
 ADDITIONS: Final = 200_000
@@ -66,6 +73,10 @@ class TimeLimit:
     def __init__(self) -> None:
         self._limit_s: float | None = None
         """The limit of the running test that was exceeded; None while none was."""
+        self._timeout_s = 0.0
+        """The running test's limit on a quiet and quick machine; 0 for none."""
+        self._alarms = 0
+        """How often it was told that it is over."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Give each test without a limit of its own that of its mark."""
@@ -80,11 +91,16 @@ class TimeLimit:
     def pytest_timeout_set_timer(self, item: Any, settings: Any) -> bool:
         """Start the timer of one test, with the limit of this moment."""
         self._limit_s = None
+        self._timeout_s = settings.timeout
+        self._alarms = 0
         limit_s = settings.timeout * slowdown()
 
         def over(*_: object) -> None:
             self._limit_s = limit_s
+            self._alarms += 1
             pytest_timeout.dump_stacks(item.config.get_terminal_writer())
+            if self._alarms > MOST_ALARMS:
+                os._exit(DEAF)
             try:
                 tasks = asyncio.all_tasks()
             except RuntimeError:  # no loop is running
@@ -101,6 +117,13 @@ class TimeLimit:
         signal.signal(signal.SIGALRM, over)
         signal.setitimer(signal.ITIMER_REAL, limit_s, AGAIN_S)
         return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: Any) -> Generator[None, object, object]:
+        """Start the timer anew for the end of a test that failed: pytest-timeout stops it there, for the sake of a debugger."""
+        if self._timeout_s and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0 and not item.config.getoption("usepdb", default=False):
+            self.pytest_timeout_set_timer(item, types.SimpleNamespace(timeout=self._timeout_s))
+        return (yield)
 
     @property
     def _message(self) -> str:

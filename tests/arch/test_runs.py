@@ -39,6 +39,26 @@ async def test_never_waits_long():
 def test_sleeps(): time.sleep(3600)
 def test_is_well(): pass
 """
+ENDS_LATE = """
+import asyncio, contextlib, time
+import pytest
+pytestmark = pytest.mark.timeout(0.2)
+
+@pytest.fixture
+def never_ends():
+    yield
+    time.sleep(3600)
+
+@pytest.fixture
+def deaf():
+    yield
+    while True:
+        with contextlib.suppress(BaseException): time.sleep(3600)
+
+def test_fails(never_ends): assert False
+def test_fails_too(deaf): assert False
+def test_is_well(): pass
+"""
 SOUND = """
 import pytest
 from tests.timing import skip_stalled
@@ -77,6 +97,17 @@ def test_a_test_that_hangs_fails_at_its_limit_and_the_others_run(folder: Path, o
     assert "1/1 test_hanging.py: 1 passed, 3 failed" in output
     assert "4 tests in 1 files" in output
     assert "3 failed. One of them alone" in output
+
+
+def test_a_failed_test_whose_end_hangs_does_not_hold_up_the_run(folder: Path) -> None:
+    (folder / "conftest.py").write_text(CONFTEST + "\nimport tests.time_limit\ntests.time_limit.AGAIN_S = 0.1\n")
+    (folder / "test_ends_late.py").write_text(ENDS_LATE)
+    code, output = run(folder, "-n", "1")
+    assert code == 1
+    assert "FAILED test_ends_late.py::test_fails (teardown)" in output
+    assert "crashed while running 'test_ends_late.py::test_fails_too'" in output  # nothing else ends it
+    assert "4 failed" in output
+    assert "1 passed" in output
 
 
 def test_a_file_is_named_when_it_is_over_and_a_skip_with_its_reason(folder: Path) -> None:

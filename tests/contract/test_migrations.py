@@ -179,7 +179,7 @@ async def test_several_processes_may_start_at_once(empty_engine: AsyncEngine) ->
 
 async def test_a_process_waits_longer_for_a_migration_than_for_another_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the migration of another process takes longer than any write."""
-    monkeypatch.setattr("tenancy.stores.sql.schema.BUSY_MS", 1)
+    monkeypatch.setattr("tenancy.stores.sql.opening.BUSY_MS", 1)
     engines = [open_engine(f"sqlite:///{tmp_path / 'new.db'}") for _ in range(4)]
     await asyncio.gather(*map(migrate, engines))
     for engine in engines:

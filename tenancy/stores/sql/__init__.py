@@ -10,10 +10,10 @@ from tenancy.stores.sql.files import SqlFiles
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
 from tenancy.stores.sql.ledger import SqlUsageStore
 from tenancy.stores.sql.members import SqlMemberStore
+from tenancy.stores.sql.opening import StoreAway, StoreError, migrate, open_engine
 from tenancy.stores.sql.policy_versions import SqlPolicyVersions
 from tenancy.stores.sql.responses import SqlResponseKeeper, SqlResponses
 from tenancy.stores.sql.rollouts import SqlRolloutStore
-from tenancy.stores.sql.schema import StoreAway, StoreError, migrate, open_engine
 from tenancy.stores.sql.spend_reader import SqlSpendReader
 from tenancy.stores.sql.usage_queries import SqlUsageQueries
 

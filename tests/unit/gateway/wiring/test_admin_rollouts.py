@@ -46,6 +46,8 @@ DOCUMENT = RolloutDocument.model_validate(
 )
 HELD_S = 20.0
 """When the test gives up on a quiet machine, where the decision takes four seconds."""
+UNLOCKED_LOOKS = 20
+"""Ten milliseconds apart: the transactions with which the loops begin are over."""
 INTERVALS = 40
 """Of ten seconds each, in which the canary's tokens took twice as long: several times what proves it."""
 
@@ -73,6 +75,22 @@ def still_open(database: Path) -> bool:
     return bool(found)
 
 
+async def unlocked(database: Path) -> None:
+    """Wait until nobody has written for a while: a loop that is held inside a transaction of its own locks the database with it, and then
+    the keeper tells the workers alone."""
+    free = 0
+    while free < UNLOCKED_LOOKS:
+        await asyncio.sleep(0.01)
+        with closing(sqlite3.connect(database, timeout=0.0, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                free = 0
+                continue
+            connection.execute("ROLLBACK")
+        free += 1
+
+
 @pytest.mark.slow
 async def test_a_worse_canary_goes_back_while_the_main_loop_is_held(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
@@ -89,17 +107,20 @@ async def test_a_worse_canary_goes_back_while_the_main_loop_is_held(tmp_path: Pa
         slot = WorkerSlot(-1, sock, tmp_path / "run", -1, lambda: None)
         made = AdminApiRun(settings, slot, Pepper("k1", b"p" * 32), None, HookSecrets(None, None), fine)
         running = asyncio.create_task(made.run())
-        while made.rollouts().keeper.looked_unix == 0.0:  # the keeper has begun
-            assert not running.done(), running.exception()
-            await asyncio.sleep(0.01)
-        assert still_open(database)
-        held_at = time.monotonic()
-        while still_open(database) and time.monotonic() < held_at + HELD_S * slowdown():
-            pass  # the main loop does not run in here
-        assert not still_open(database)
-        # the keeper's thread counts the change behind its commit
-        await until(lambda: made.rollouts().keeper.changes == {"rollout.rollback": 1})
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
-        await made.close()
+        try:
+            while made.rollouts().keeper.looked_unix == 0.0:  # the keeper has begun
+                assert not running.done(), running.exception()
+                await asyncio.sleep(0.01)
+            await unlocked(database)
+            assert still_open(database)
+            held_at = time.monotonic()
+            while still_open(database) and time.monotonic() < held_at + HELD_S * slowdown():
+                time.sleep(0.02)  # the main loop does not run in here
+            assert not still_open(database)
+            # the keeper's thread counts the change behind its commit
+            await until(lambda: made.rollouts().keeper.changes == {"rollout.rollback": 1})
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            await made.close()
