@@ -20,7 +20,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     audio_seconds: int = 0
-    """The length of a recording, a begun second counted; no tokens are in it."""
+    """The length of the sound of a request for a transcript or for speech, a begun second counted; no tokens are in it."""
+    audio_bytes: int = 0
+    """The bytes of that sound: of the recording that came, or of the speech that went."""
 
     @property
     def total_tokens(self) -> int:

@@ -247,6 +247,8 @@ class AttemptFacts(msgspec.Struct):
     """Cached prompt tokens that the engine reported; None where it did not report them, which is not zero."""
     content_type: bytes = b""
     """The type of a plain reply that is not JSON; empty for all others."""
+    speech: tuple[int, int] = (0, 0)
+    """Seconds and bytes of the speech that has passed; 0 seconds where its form does not tell them."""
 
     @property
     def begun(self) -> bool:

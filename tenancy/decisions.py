@@ -5,7 +5,7 @@ the position of each line (`here`: microseconds ahead for a rate, else how much 
 from collections.abc import Mapping, Sequence
 
 from tenancy.hold import LimitStatus, LimitUsage, Refused
-from tenancy.limits import MINUTE_US, Level
+from tenancy.limits import MINUTE_US, Level, Meter
 from tenancy.rates import EVER, NOW, RATE, CompiledGroup, CompiledLimit, cost_us, left_of_rate
 
 _NEVER, _SPENT, _WAIT, _SLOT = 3, 2, 1, 0
@@ -70,7 +70,7 @@ def refusal(
 
 def line_states(plan: CompiledGroup, counted: Sequence[tuple[int, int]], now_us: int, ends_us: Ends) -> list[LimitUsage]:
     """How lines stand, for operators. `counted` has the settled and held amount of each line; of a rate the microseconds ahead and 0."""
-    nothing = (0,) * 7
+    nothing = (0,) * len(Meter)
     heres = [settled + held for settled, held in counted]
     states = []
     for line, (settled, held), shown in zip(plan.lines, counted, limit_statuses(plan, nothing, heres, now_us, ends_us), strict=True):

@@ -160,10 +160,11 @@ def spent_in(events: Iterable[UsageEvent], level: Level, since_s: int | None, *,
             continue
         free = event.closing == FREE_CLOSING and event.outcome in FREE_OUTCOMES
         usage = event.usage
-        numbers = (usage.prompt_tokens, usage.completion_tokens, event.units, event.cost_nanousd, 0 if free else 1)
+        tokens = (usage.prompt_tokens, usage.completion_tokens, event.units, event.cost_nanousd)
+        numbers = (*tokens, 0 if free else 1, usage.audio_seconds, usage.audio_bytes)
         hour = event.at_unix_ms // (HOUR_S * 1000) if per_hour else 0
         for place in _places(event, level):
-            total = sums.setdefault((*place, hour), [0, 0, 0, 0, 0])
+            total = sums.setdefault((*place, hour), [0] * len(numbers))
             for n, number in enumerate(numbers):
                 total[n] += number
     return [Spent(name, label, Amounts(*total), hour) for (name, label, hour), total in sums.items()]

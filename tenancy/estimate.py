@@ -5,6 +5,9 @@ prompt stands in the body, and what a chat template writes around messages is le
 Token ids are one token each. The tokens of a part that is no text cannot be derived from its bytes, so a constant bound is taken; the bytes
 of an image are not counted beside it, because no processor makes text of them. Where the prompt was tokenized, the count is used instead.
 
+The length of a recording is read from the head of a WAV file and estimated from the bytes of others (`recording_seconds`), that of speech
+from its text; the bytes of a recording are known.
+
 `UsageBounds` are the counts that an engine can honestly report for a request; `billable` brings a report within them.
 
 `OutputQuantiles` learns the usual length of the answers to a tenant's requests to a model, from which statistical reservations are made:
@@ -57,9 +60,11 @@ def worst_case(ask: Ask, prompt_tokens: int | None, output_cap: int, price: Pric
     if usual is not None:
         each = min(each, max(1, -(-usual * LIKELY_FIFTHS // 5)))
     output = ask.sequences * each
+    seconds, sound_bytes = sound_of(ask) if ask.endpoint.sound else NO_SOUND
     if price is FREE:
-        return Amounts(prompt, output, prompt + output)
-    return Amounts(prompt, output, price.worst_units(prompt, output), price.worst_nanousd(prompt, output))
+        return Amounts(prompt, output, prompt + output, audio_seconds=seconds, audio_bytes=sound_bytes)
+    units, cost = price.worst_units(prompt, output), price.worst_nanousd(prompt, output)
+    return Amounts(prompt, output, units, cost, audio_seconds=seconds, audio_bytes=sound_bytes)
 
 
 def prompt_bound(ask: Ask) -> int:
@@ -77,7 +82,51 @@ def prompt_bound(ask: Ask) -> int:
 
 def used(usage: Usage, price: Price) -> Amounts:
     """The amounts of a finished request."""
-    return Amounts(usage.prompt_tokens, usage.completion_tokens, price.units_of(usage), price.cost_nanousd(usage))
+    units, cost = price.units_of(usage), price.cost_nanousd(usage)
+    if not usage.audio_bytes:
+        return Amounts(usage.prompt_tokens, usage.completion_tokens, units, cost)
+    return Amounts(usage.prompt_tokens, usage.completion_tokens, units, cost, 1, usage.audio_seconds, usage.audio_bytes)
+
+
+NO_SOUND: Final = (0, 0)
+USUAL_BYTES_A_S: Final = 2_000
+"""Bytes of a compressed recording for each second, 16 kbit/s: speech is seldom stored with less, mostly with two to eight times as much."""
+LEAST_BYTES_A_S: Final = 400
+"""The least bytes of a recording for a second of it, 3.2 kbit/s: codecs of speech have 6 kbit/s and more (Opus, AMR). Reports of more
+seconds are billed at this bound."""
+LETTERS_A_S: Final = 8
+"""Bytes of text spoken in a second at the slowest: people read twelve to fifteen letters aloud."""
+SPEECH_BYTES_A_S: Final = 48_000
+"""Bytes of a second of speech at most: 24,000 samples of 16 bits, as engines write WAV and PCM."""
+_WAV_HEAD: Final = 44
+"""Bytes of the head of a WAV file without further chunks."""
+
+
+def sound_of(ask: Ask) -> tuple[int, int]:
+    """Seconds and bytes of the sound of a request to hold: of a recording its own bytes, and of speech what its text makes at most."""
+    if ask.endpoint.sound == "in":
+        return recording_seconds(ask.upload), len(ask.upload)
+    seconds = 1 + ask.prompt_bytes // LETTERS_A_S
+    return seconds, seconds * SPEECH_BYTES_A_S
+
+
+def recording_seconds(recording: bytes) -> int:
+    """The length of a recording in whole seconds, a begun one counted: by the head of a WAV file, which begins with its format, and else
+    from its bytes. It may be wrong, as the head may be: what the engine counts is settled."""
+    return -(-len(recording) // (wav_bytes_a_second(recording) or USUAL_BYTES_A_S))
+
+
+def wav_bytes_a_second(sound: bytes) -> int:
+    """The bytes of a second that the head of a WAV file tells, which begins with its format, at least `LEAST_BYTES_A_S`; 0 for other
+    sound."""
+    if len(sound) < _WAV_HEAD or sound[:4] != b"RIFF" or sound[8:16] != b"WAVEfmt ":
+        return 0
+    return max(LEAST_BYTES_A_S, int.from_bytes(sound[28:32], "little"))
+
+
+def most_seconds(ask: Ask) -> int:
+    """The longest that the recording of a request can be; 0 without one."""
+    return 1 + len(ask.upload) // LEAST_BYTES_A_S if ask.upload else 0
 
 
 def likely_prompt(ask: Ask, prompt_tokens: int | None) -> int:
@@ -126,6 +175,8 @@ class UsageBounds(msgspec.Struct, frozen=True, gc=False):
     output_most: int
     prompt_billed: int
     """Prompt tokens to bill for a report above `prompt_most`."""
+    seconds_most: int = 0
+    """The longest that its recording can be."""
 
     def hold(self, usage: Usage) -> bool:
         """Whether a report is within the bounds."""
@@ -170,7 +221,7 @@ def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None, seen
         template = TEMPLATE_MOST if ask.endpoint.has_messages or ask.fields.startswith(MESSAGES_IN_FRONT) else 0
         prompt_bytes = len(ask.fields) if suffixed else ask.prompt_bytes
         billed = prompt_bytes if suffixed else prompt_bound(ask)
-        return UsageBounds(0, prompt_bytes + ask.media * MEDIA_TOKENS + template, output, billed)
+        return UsageBounds(0, prompt_bytes + ask.media * MEDIA_TOKENS + template, output, billed, most_seconds(ask))
     margin = -(-counted // NEAR) + NEAR_TOKENS
     # with a `tool_choice` some templates render the chosen tool alone, or none
     shortened = TRUNCATION in ask.names or EMPTY_PART in ask.fields or ask.names >= TOOL_CHOICE
@@ -191,7 +242,7 @@ def billable(usage: Usage, bounds: UsageBounds, seen_bytes: int) -> Usage:
     if output > bounds.output_most:
         output = min(bounds.output_most, seen_bytes)
     cached, reasoning = max(0, min(usage.cached_tokens, prompt)), max(0, min(usage.reasoning_tokens, output))
-    return Usage(prompt, output, cached, reasoning, usage.audio_seconds)
+    return Usage(prompt, output, cached, reasoning, min(usage.audio_seconds, bounds.seconds_most), usage.audio_bytes)
 
 
 SHARE: Final = 0.95

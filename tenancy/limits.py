@@ -41,6 +41,9 @@ class Meter(IntEnum):
     COST_NANOUSD = 5
     """Money in nano-dollars, as it is counted; people call this meter `cost_usd` and write dollars (`meter_name`)."""
     CONCURRENT_REQUESTS = 6
+    AUDIO_SECONDS = 7
+    """Seconds of recordings that are transcribed and of speech that is made."""
+    AUDIO_BYTES = 8
 
 
 MONEY_METER: Final = "cost_usd"
@@ -259,6 +262,10 @@ def check_soft(limit: Limit) -> None:
         raise ValueError(f"soft {soft}: above the burst, {limit.burst}, so that it would never be reached; set it lower")
 
 
+Vector = tuple[int, int, int, int, int, int, int, int, int]
+"""Amounts by `Meter`."""
+
+
 class Amounts(msgspec.Struct, frozen=True, gc=False):
     """The amounts that one request uses, or may use at most."""
 
@@ -268,13 +275,15 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
     """Weighted tokens (`tenancy.prices`)."""
     cost_nanousd: int = 0
     requests: int = 1
+    audio_seconds: int = 0
+    audio_bytes: int = 0
 
     @property
     def tokens(self) -> int:
         """Input plus output."""
         return self.input_tokens + self.output_tokens
 
-    def vector(self, concurrent: int = 1) -> tuple[int, int, int, int, int, int, int]:
+    def vector(self, concurrent: int = 1) -> Vector:
         """The amounts by `Meter`; `concurrent` is 0 for a request that is over."""
         return (
             self.requests,
@@ -284,6 +293,8 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
             self.units,
             self.cost_nanousd,
             concurrent,
+            self.audio_seconds,
+            self.audio_bytes,
         )
 
 

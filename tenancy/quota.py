@@ -24,7 +24,7 @@ import msgspec
 from tenancy.decisions import limit_statuses, line_states, refusal
 from tenancy.expiry import EndUsers, Forgetting
 from tenancy.hold import LEASE_S, Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
-from tenancy.limits import MINUTE_US, MOST_LABELS, Amounts, Group
+from tenancy.limits import MINUTE_US, MOST_LABELS, Amounts, Group, Meter, Vector
 from tenancy.rates import (
     HOUR_US,
     HOURS_A_DAY,
@@ -51,8 +51,7 @@ REAPED_US: Final = 3_600_000_000
 REAP_AT_MOST: Final = 64
 """The most expired holds that one decision reaps: the request that is being decided waits meanwhile."""
 
-Vector = tuple[int, int, int, int, int, int, int]
-NOTHING: Final[Vector] = (0, 0, 0, 0, 0, 0, 0)
+NOTHING: Final[Vector] = (0,) * len(Meter)  # type: ignore[assignment]  # the length is that of a Vector
 _OPEN, _REAPED, _SETTLED = range(3)
 _COUNTED, _HELD = 1, 2
 """Indexes into a cell; at index 0 it has the number of its period."""
@@ -187,7 +186,7 @@ class TagCounters:
         hour = now_us // HOUR_US
         for days, meter, key, _ in plan.rolling:
             self._window_now(key, days, now_us).move(hour, hour, (0, 0), (0, vector[meter]))
-        delivered = (vector[0], 0, 0, 0, 0, 0, 0)
+        delivered = (vector[0], 0, 0, 0, 0, 0, 0, 0, 0)
         self.records[hold_id] = self._open[hold_id] = _Record(plan, cells, vector, delivered, hour, now_us + LEASE_US)
 
     def beat(self, hold_id: str, plan: CompiledGroup, delivered: Vector, at_most: Vector, now_us: int) -> None:
@@ -407,7 +406,8 @@ class Quota:
         amounts = hold.amounts
         prompt, output = amounts.input_tokens, amounts.output_tokens
         # as `Amounts.vector` does it, without the call
-        vector = (amounts.requests, prompt, output, prompt + output, amounts.units, amounts.cost_nanousd, 1)
+        cost, seconds, sound = amounts.cost_nanousd, amounts.audio_seconds, amounts.audio_bytes
+        vector = (amounts.requests, prompt, output, prompt + output, amounts.units, cost, 1, seconds, sound)
         decided: list[tuple[TagCounters, CompiledGroup, list[int] | None]] = []
         for group in hold.groups:
             counters = self._counters.get(group.tag) or self._counters_of(group.tag)

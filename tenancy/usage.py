@@ -126,6 +126,8 @@ class UsageSums(msgspec.Struct, frozen=True):
     units: int = 0
     """Weighted tokens."""
     cost_nanousd: int = 0
+    audio_seconds: int = 0
+    audio_bytes: int = 0
 
 
 SUMS: Final = tuple(UsageSums.__struct_fields__)

@@ -51,7 +51,9 @@ def random_event(n: int | str, rng: random.Random, days: int = 4) -> UsageEvent:
         user=rng.choice(["", "ann", "bob"]),
         model=rng.choice(["m", "large"]),
         lora=rng.choice(["", "support-1"]),
-        usage=Usage(rng.randrange(10_000), rng.randrange(5_000), rng.randrange(1_000), rng.randrange(100)),
+        usage=Usage(
+            rng.randrange(10_000), rng.randrange(5_000), rng.randrange(1_000), rng.randrange(100), rng.randrange(600), rng.randrange(10**7)
+        ),
         units=rng.randrange(10**7),
         cost_nanousd=rng.randrange(10**12),
         duration_ms=rng.randrange(60_000),
@@ -62,7 +64,8 @@ def sums_of(events: Iterable[UsageEvent]) -> UsageSums:
     total = dict.fromkeys(SUMS, 0)
     for e in events:
         u = e.usage
-        values = (1, u.prompt_tokens, u.completion_tokens, u.cached_tokens, u.reasoning_tokens, e.units, e.cost_nanousd)
+        tokens = (u.prompt_tokens, u.completion_tokens, u.cached_tokens, u.reasoning_tokens)
+        values = (1, *tokens, e.units, e.cost_nanousd, u.audio_seconds, u.audio_bytes)
         for name, value in zip(SUMS, values, strict=True):
             total[name] += value
     return UsageSums(**total)

@@ -93,7 +93,10 @@ def show_usage(
     labels = _labels(gateway, divided, where, limit) if "key" in names and not output.for_scripts else {}
     table = [_for_people(row, names, labels) for row in rows] if not output.as_csv else rows
     sums = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "units", "cost_usd")
-    output.show(table, (*names, *sums), rows, expendable=("completion_tokens", "prompt_tokens", "cached_tokens", "units"))
+    # most gateways have no models of sound, and a table is narrow
+    sound = ("audio_seconds", "audio_bytes") if output.as_csv or any(row.sums.audio_bytes for row in page.rows) else ()
+    narrow = ("audio_bytes", "completion_tokens", "prompt_tokens", "cached_tokens", "units")
+    output.show(table, (*names, *sums, *sound), rows, expendable=narrow)
     if page.next is not None:
         err.print(f"there are more than {limit} rows; add --limit, or a filter, or use: tidegate usage export")
 

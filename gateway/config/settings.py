@@ -127,6 +127,9 @@ class RolloutSettings(Strict):
     )
 
 
+AlertedMeter = Literal["cost_usd", "tokens", "input_tokens", "output_tokens", "units", "requests", "audio_seconds", "audio_bytes"]
+
+
 class AlertSettings(Strict):
     """Messages about budgets that are nearly spent; see docs/tasks/get-told-before-a-budget-is-spent.md."""
 
@@ -140,7 +143,7 @@ class AlertSettings(Strict):
         description="Percentages of a limit's amount that are told. More than 100 is "
         "reached where an amount was lowered below its usage or was overshot (docs/reference/limits.md).",
     )
-    meters: list[Literal["cost_usd", "tokens", "input_tokens", "output_tokens", "units", "requests"]] = Field(
+    meters: list[AlertedMeter] = Field(
         default=["cost_usd"],
         min_length=1,
         description="The meters whose limits are told, of those per day, month or longer; limits per minute and of single end users never.",

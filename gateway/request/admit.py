@@ -21,7 +21,7 @@ from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
 from policies.ladder import Mark
-from tenancy.estimate import likely_prompt, prompt_for_cap, worst_case
+from tenancy.estimate import likely_prompt, prompt_for_cap, sound_of, worst_case
 from tenancy.grant import Grant
 from tenancy.hold import Admission, Hold, Refused
 from tenancy.limits import UNUSED, Amounts, Meter
@@ -29,7 +29,7 @@ from tenancy.prices import FREE
 from tenancy.rights import EVERYTHING
 
 SPENT_METERS: Final = frozenset({Meter.INPUT_TOKENS, Meter.OUTPUT_TOKENS, Meter.TOKENS, Meter.UNITS, Meter.COST_NANOUSD})
-"""Meters that a hit of the cache uses nothing of."""
+"""Meters that a hit of the cache uses nothing of. Sound is not kept."""
 UNCOUNTED: Final = Amounts()
 """The amounts held for a request without limits."""
 
@@ -55,7 +55,7 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
     groups = grant.of_every_request if grant.of_every_request is not None else grant.groups(rule.name, asked.user)
     if not groups and rights is EVERYTHING:
         per_sequence = ask.max_output_tokens if ask.max_output_tokens is not None else asked.output_cap
-        hold = Hold(story.own_id, caller.tenant, UNCOUNTED)
+        hold = Hold(story.own_id, caller.tenant, Amounts(0, 0, 0, 0, 1, *sound_of(ask)) if ask.endpoint.sound else UNCOUNTED)
         return ask, deps.holds.open(hold, price, story, likely_prompt(ask, None), per_sequence, ask.sequences)
     meters = 0
     for group in groups:

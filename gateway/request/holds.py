@@ -6,11 +6,12 @@ from typing import Final
 
 import msgspec
 
+from domain.ask import Endpoint
 from domain.clock import Clock
 from domain.faults import Kind, Source
 from domain.usage import NO_USAGE, Usage
 from gateway.story import CacheFacts, Story
-from tenancy.estimate import used
+from tenancy.estimate import NO_SOUND, used
 from tenancy.hold import BEAT_S, RELEASED, Beat, Closing, Hold, estimated, hit, settled
 from tenancy.limits import Amounts
 from tenancy.ports import Counters
@@ -52,16 +53,32 @@ class OpenHold(msgspec.Struct, eq=False):
             return hit(story.looked_up.hit)
         if attempt.usage is not None and not attempt.held:
             part = story.looked_up.part
-            return settled(attempt.usage if part is None else Usage(attempt.usage.prompt_tokens + part.prompt_tokens, 0))
+            return settled(self._with_sound(attempt.usage) if part is None else Usage(attempt.usage.prompt_tokens + part.prompt_tokens, 0))
         fault = story.settled.fault
         # the prompt, if not more, was computed for a caller that leaves after an engine was called; not for a request that was
         # preempted, or that no engine has worked on
         called = story.tried.attempts > max(story.placed.pulled_back, story.placed.returned) or story.tried.prefill
         if attempt.cut is not None:
-            return estimated(attempt.cut)
+            return estimated(self._with_sound(attempt.cut))
         if attempt.begun or (fault is not None and fault.kind is Kind.CLIENT_GONE and called):
-            return estimated(Usage(self.prompt_tokens, min(attempt.delivered, self.output_most)))
+            return estimated(self._with_sound(Usage(self.prompt_tokens, min(attempt.delivered, self.output_most))))
         return RELEASED
+
+    @property
+    def _sound(self) -> tuple[int, int]:
+        """Seconds and bytes of the sound that counts by now: all of a recording, and of speech what has passed."""
+        amounts = self.hold.amounts
+        if not amounts.audio_bytes:
+            return NO_SOUND
+        spoken = self.story.asked.endpoint == Endpoint.SPEECH.path
+        return self.story.attempt.speech if spoken else (amounts.audio_seconds, amounts.audio_bytes)
+
+    def _with_sound(self, usage: Usage) -> Usage:
+        """The usage with its sound, whose length is that of the engine's report where it has one."""
+        seconds, sound_bytes = self._sound
+        if not sound_bytes:
+            return usage
+        return msgspec.structs.replace(usage, audio_seconds=usage.audio_seconds or seconds, audio_bytes=sound_bytes)
 
     def charged(self, closing: Closing) -> Amounts:
         """The amounts to settle the hold with. A request whose failure is not the caller's fault counts as not sent."""
@@ -82,14 +99,14 @@ class OpenHold(msgspec.Struct, eq=False):
         if not attempt.events:
             return Beat(self.hold, Amounts(0, 0, 0, 0, held.requests), held)
         delivered = min(attempt.events, self.output_most)
-        done = self._amounts(min(self.prompt_tokens, held.input_tokens), delivered)
+        done = self._amounts(min(self.prompt_tokens, held.input_tokens), delivered, self._sound)
         if delivered > self.output_held:
             self.output_held = min(self.output_most, OUTGROWN * delivered)
         output = self.output_held
         if story.asked.statistical and attempt.choices_over:
             # finished choices free their reservation. This counts one token per event, and engines join tokens: never for strict holds
             output = min(output, delivered + max(0, story.settled.choices - attempt.choices_over) * self.output_cap)
-        most = held if output == held.output_tokens else self._amounts(held.input_tokens, output)
+        most = held if output == held.output_tokens else self._amounts(held.input_tokens, output, (held.audio_seconds, held.audio_bytes))
         return Beat(self.hold, done, most)
 
     def lost(self) -> UsageEvent:
@@ -101,6 +118,8 @@ class OpenHold(msgspec.Struct, eq=False):
         usage = attempt.usage or NO_USAGE
         if attempt.usage is None and attempt.events:
             usage = Usage(self.prompt_tokens, min(attempt.delivered, self.output_most))
+        if attempt.events:
+            usage = self._with_sound(usage)
         amounts = used(usage, self.price)
         assert caller is not None
         return UsageEvent(
@@ -129,9 +148,9 @@ class OpenHold(msgspec.Struct, eq=False):
             attempt.reported,
         )
 
-    def _amounts(self, prompt: int, output: int) -> Amounts:
+    def _amounts(self, prompt: int, output: int, sound: tuple[int, int]) -> Amounts:
         price, requests = self.price, self.hold.amounts.requests
-        return Amounts(prompt, output, price.worst_units(prompt, output), price.worst_nanousd(prompt, output), requests)
+        return Amounts(prompt, output, price.worst_units(prompt, output), price.worst_nanousd(prompt, output), requests, *sound)
 
 
 class OpenHolds:

@@ -27,7 +27,11 @@ _UNITS: Final = {
     Meter.TOKENS: "tokens",
     Meter.UNITS: "units",
     Meter.CONCURRENT_REQUESTS: "concurrent requests",
+    Meter.AUDIO_SECONDS: "seconds of audio",
+    Meter.AUDIO_BYTES: "bytes of audio",
 }
+AUDIO: Final = frozenset({Meter.AUDIO_SECONDS, Meter.AUDIO_BYTES})
+"""Meters of sound: OpenAI's error types know requests and tokens, and these are no tokens."""
 _RESETS: Final[dict[LimitWindow, str]] = {
     Window.HOUR: " It starts anew at the full hour.",
     Window.DAY: " It starts anew at 00:00 {zone}.",
@@ -102,7 +106,8 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
         return Fault(Kind.QUOTA_UNKNOWN, why, retry=retry_after.of_unknown_spend(draw), detail=detail)
     if refused.never and line.amount:
         most = amount_words(meter, wanted.vector()[meter])
-        why = f"This request may need {most}, more than a whole limit holds ({name}). Send a shorter prompt or a smaller 'max_tokens'."
+        shorter = "Send a shorter recording or text." if meter in AUDIO else "Send a shorter prompt or a smaller 'max_tokens'."
+        why = f"This request may need {most}, more than a whole limit holds ({name}). {shorter}"
         return Fault(Kind.EXCEEDS_LIMIT, why, detail=detail)
     if limit.window is Window.NOW:
         retry = retry_after.of_concurrency_limit(draw) if line.amount else NEVER
@@ -110,7 +115,7 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
             Kind.CONCURRENCY_LIMIT, f"Too many requests at once ({name}). Try again when one has ended.", retry=retry, detail=detail
         )
     if limit.window is Window.MINUTE:
-        kind = Kind.REQUEST_LIMIT if meter is Meter.REQUESTS else Kind.TOKEN_LIMIT
+        kind = Kind.REQUEST_LIMIT if meter is Meter.REQUESTS or meter in AUDIO else Kind.TOKEN_LIMIT
         if refused.wait_us is None:
             return Fault(kind, f"Rate limit reached ({name}).", detail=detail)
         return Fault(

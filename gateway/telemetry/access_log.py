@@ -130,6 +130,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     known_tokens: int = 0
     session: str = ""
     audio_seconds: int = 0
+    audio_bytes: int = 0
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
@@ -241,6 +242,7 @@ def _flat(record: Record, end_user: bool, chain_key: str) -> AccessLogEntry:
         known_tokens=routed[3],
         session=routed[4],
         audio_seconds=usage.audio_seconds,
+        audio_bytes=usage.audio_bytes,
     )
 
 

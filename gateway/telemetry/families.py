@@ -244,6 +244,10 @@ LOAD_GAPS: Final = Family(
     "tidegate_backend_load_report_gaps_total", "Times that pushed reports of load were missing, over all workers.", ("pool", "backend")
 )
 COST: Final = Family("tidegate_cost_nanousd_total", "What finished requests cost, in nano-dollars.", ("model", "tenant"))
+AUDIO_SECONDS: Final = Family(
+    "tidegate_audio_seconds_total", "Seconds of recordings that were transcribed and of speech that was made.", ("model", "tenant")
+)
+AUDIO_BYTES: Final = Family("tidegate_audio_bytes_total", "Bytes of this sound.", ("model", "tenant"))
 SOFT_CROSSED: Final = Family("tidegate_soft_limits_crossed_total", "Soft thresholds of limits that requests have crossed.", ("tenant",))
 GIVEN_UP: Final = Family("tidegate_settlements_given_up_total", "Settlements that were not kept for a counter store that was away.")
 CROWDED: Final = Family("tidegate_limits_crowded_total", "Decisions about end users beyond the bound on a tenant's, which share one.")
@@ -455,6 +459,8 @@ FAMILIES: Final = (
     LOAD_REPORTS,
     LOAD_GAPS,
     COST,
+    AUDIO_SECONDS,
+    AUDIO_BYTES,
     SOFT_CROSSED,
     GIVEN_UP,
     CROWDED,

@@ -39,6 +39,8 @@ from gateway.telemetry.cells import (
 )
 from gateway.telemetry.families import (
     ATTEMPTS,
+    AUDIO_BYTES,
+    AUDIO_SECONDS,
     CACHE_INDEX_LOST,
     CACHE_LOSSES,
     CACHE_LOST,
@@ -223,6 +225,10 @@ class Metrics:
             self._holds[CLOSING_AT[record.closing]] += 1
         cost[0] += record.cost_nanousd
         usage = record.usage
+        if usage.audio_bytes:
+            place = (model_label(record.model, self._models), named(record.tenant, self._tenants))
+            self._cells[AUDIO_SECONDS.name].cell(place)[0] += usage.audio_seconds
+            self._cells[AUDIO_BYTES.name].cell(place)[0] += usage.audio_bytes
         if record.closing == SETTLED:  # engines' own counts only; estimates are in the access log
             tokens[0] += usage.prompt_tokens
             tokens[1] += usage.cached_tokens

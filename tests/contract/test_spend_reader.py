@@ -48,6 +48,8 @@ async def test_every_scope_of_a_level_in_one_answer(store: SqlUsageStore, sql_en
                         was.units + e.units,
                         was.cost_nanousd + e.cost_nanousd,
                         was.requests + 1,
+                        was.audio_seconds + usage.audio_seconds,
+                        was.audio_bytes + usage.audio_bytes,
                     )
         found = await SqlSpendReader(sql_engine).spent_by(level, {name for name, _ in truth}, since, before)
         assert {(one.name, one.label): one.amounts for one in found} == truth

@@ -9,7 +9,7 @@ import pytest
 
 from backends.forms import read_form
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from backends.simengine.sound import transcript
+from backends.simengine.sound import speech_of, transcript
 from domain.ask import Endpoint
 from gateway.telemetry.access_log import line_of
 from tenancy.limits import Level, Limit, Meter, Scope, Window
@@ -106,6 +106,61 @@ async def test_seconds_are_read_and_tokens_are_the_estimate() -> None:
         await hear(client, stream="true")
         streamed_record = (await running.recorded(2))[1]
         assert (streamed_record.usage.prompt_tokens, streamed_record.closing) == (4 + SECONDS, "settle")
+
+
+SPOKEN = speech_of("so long and thanks " * 1600)
+"""A WAV file of 1.9 seconds, which the simulated engine counts as two."""
+
+
+async def tell(client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+    return await client.post("/v1/audio/transcriptions", data={"model": "sim", **fields}, files={"file": ("a.wav", SPOKEN)})
+
+
+async def test_a_limit_on_seconds_refuses_the_recording_that_exceeds_it_and_no_chat() -> None:
+    limits = [Limit(ACME, Meter.AUDIO_SECONDS, Window.DAY, 5)]
+    async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
+        replies = [await tell(client) for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [200, 200, 429]
+        error = replies[2].json()["error"]
+        assert error["message"].startswith("Quota spent (tenant acme: 5 seconds of audio per day): 4 seconds of audio used or reserved")
+        await running.recorded(3)
+        assert await used(running, Meter.AUDIO_SECONDS) == (4, 0)
+        chat = await client.post("/v1/chat/completions", json={"model": "sim", "messages": [{"role": "user", "content": "hi"}]})
+        assert chat.status_code == 200
+        assert (
+            (await hear(client)).json()["error"]["message"].startswith("This request may need 39 seconds of audio, more than a whole limit")
+        )
+        assert len([received for received in engine.received if "audio" in received.path]) == 2
+        kept = [record.usage for record in await running.recorded(5) if record.usage.audio_bytes]
+        assert [(usage.audio_seconds, usage.audio_bytes) for usage in kept] == [(2, len(SPOKEN))] * 2
+
+
+async def test_the_bytes_of_recordings_and_of_speech_are_one_meter() -> None:
+    limits = [Limit(ACME, Meter.AUDIO_BYTES, Window.DAY, 10**6), Limit(ACME, Meter.AUDIO_SECONDS, Window.DAY, 100)]
+    async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
+        for form in ("json", "text", "vtt"):
+            assert (await tell(client, response_format=form)).status_code == 200
+        assert (await tell(client, stream="true")).status_code == 200
+        await running.recorded(4)
+        assert await used(running, Meter.AUDIO_BYTES) == (4 * len(SPOKEN), 0)
+        assert await used(running, Meter.AUDIO_SECONDS) == (8, 0)
+        speech = await client.post("/v1/audio/speech", json={"model": "sim", "input": "good morning", "voice": "v"})
+        await running.recorded(5)
+        assert await used(running, Meter.AUDIO_BYTES) == (4 * len(SPOKEN) + len(speech.content), 0)
+        assert await used(running, Meter.AUDIO_SECONDS) == (9, 0)
+        long = await client.post("/v1/audio/speech", json={"model": "sim", "input": "x" * 400, "voice": "v"})
+        assert long.status_code == 400, "what its text makes at most is reserved"
+        assert "bytes of audio, more than a whole limit holds" in long.json()["error"]["message"]
+
+
+async def test_a_recording_that_no_engine_heard_costs_nothing() -> None:
+    limits = [Limit(ACME, Meter.AUDIO_SECONDS, Window.DAY, 100), Limit(ACME, Meter.AUDIO_BYTES, Window.DAY, 10**6)]
+    async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
+        engine.inject([FaultRule("plain_not_json")])
+        assert (await tell(client)).status_code >= 500
+        await running.recorded(1)
+        assert await used(running, Meter.AUDIO_SECONDS) == (0, 0)
+        assert await used(running, Meter.AUDIO_BYTES) == (0, 0)
 
 
 @pytest.mark.parametrize("reported", ["prompt", "input"])

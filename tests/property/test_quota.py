@@ -68,7 +68,7 @@ def limits(draw: Any, level: Level) -> list[Limit]:
     return [limit(level, "t", meter, window, draw(amount), draw(burst), draw(soft), draw(zone)) for meter, window in chosen]
 
 
-amounts = st.builds(Amounts, SMALL, SMALL, SMALL, SMALL, requests=st.integers(0, 2))
+amounts = st.builds(Amounts, SMALL, SMALL, SMALL, SMALL, requests=st.integers(0, 2), audio_seconds=SMALL, audio_bytes=SMALL)
 
 
 @dataclass

@@ -47,6 +47,8 @@ class UsageRow(BaseModel):
     reasoning_tokens: int
     units: int = Field(description="Weighted tokens.")
     cost_nanousd: int
+    audio_seconds: int = Field(description="Seconds of recordings that were transcribed and of speech that was made.")
+    audio_bytes: int
     cost_usd: str = Field(description="The same as `cost_nanousd`, in dollars.")
 
 

@@ -21,7 +21,7 @@ from gateway.guards.reply_tap import guard_tap
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES
 from gateway.http.edge.reply_chain import ReplyChain
 from gateway.story import AttemptFacts, Story
-from tenancy.estimate import BYTES_PER_TOKEN, likely_prompt
+from tenancy.estimate import BYTES_PER_TOKEN, SPEECH_BYTES_A_S, likely_prompt, wav_bytes_a_second
 
 JSON_FORMATS: Final = frozenset({"json", "verbose_json"})
 MAX_SECONDS: Final = 10**9
@@ -232,6 +232,8 @@ class SpeechTap(_SoundTap):
         super().__init__(ask, answer, clock)
         self._parts: list[bytes] = []
         self._size = 0
+        self._bytes_a_s = SPEECH_BYTES_A_S if wanted_format(ask) == "pcm" else 0
+        """Bytes of a second of this speech; 0 where its form does not tell them."""
 
     def feed(self, data: bytes) -> bytes:
         """Collect up to `PASSED_FROM_BYTES`, then pass everything on."""
@@ -259,6 +261,9 @@ class SpeechTap(_SoundTap):
         self._answer.note_event(self._clock())
         out = b"".join(self._parts)
         self._parts.clear()
+        if self._size == len(out):  # the beginning
+            self._bytes_a_s = wav_bytes_a_second(out) or self._bytes_a_s
+        self._answer.speech = (-(-self._size // self._bytes_a_s) if self._bytes_a_s else 0, self._size)
         return out
 
 

@@ -137,6 +137,8 @@ def event_rows(entries: Sequence[Entry], after: int, *, day_as_text: bool) -> li
                 usage.reasoning_tokens,
                 event.units,
                 event.cost_nanousd,
+                usage.audio_seconds,
+                usage.audio_bytes,
                 event.duration_ms,
                 *fixed,
             )
@@ -157,6 +159,8 @@ def summed(entries: Iterable[Entry], groups: Sequence[UsageGroup]) -> list[Usage
         sums[5] += usage.reasoning_tokens
         sums[6] += event.units
         sums[7] += event.cost_nanousd
+        sums[8] += usage.audio_seconds
+        sums[9] += usage.audio_bytes
     for group in groups:
         group.sums[1] = group.sums[0] * group.free
     return [group for group in groups if group.sums[0]]
@@ -224,6 +228,8 @@ def _numbers_are_bounded(event: UsageEvent) -> bool:
         and 0 <= usage.completion_tokens <= MAX_NUMBER
         and 0 <= usage.cached_tokens <= MAX_NUMBER
         and 0 <= usage.reasoning_tokens <= MAX_NUMBER
+        and 0 <= usage.audio_seconds <= MAX_NUMBER
+        and 0 <= usage.audio_bytes <= MAX_NUMBER
         and 0 <= event.at_unix_ms <= MAX_NUMBER
         and 0 <= event.units <= MAX_NUMBER
         and 0 <= event.cost_nanousd <= MAX_NUMBER

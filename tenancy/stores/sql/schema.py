@@ -13,6 +13,7 @@ single values far below that.
 - `usage_mark` has one row, which every writer locks first (`tenancy.stores.sql.ledger`).
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -270,8 +271,17 @@ rollout_sums = sa.Table(
 
 USAGE_LABELS: Final = ("organisation", "tenant", "project", "key_id", "end_user", "model", "lora")
 """The labels that totals are kept by, besides the day."""
-USAGE_AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "units", "cost_nanousd")
+TOKEN_AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "units", "cost_nanousd")
+AUDIO_AMOUNTS: Final = ("audio_seconds", "audio_bytes")
+USAGE_AMOUNTS: Final = (*TOKEN_AMOUNTS, *AUDIO_AMOUNTS)
 """The columns that are added up."""
+
+
+def _amounts(names: Sequence[str]) -> list[sa.Column[Any]]:
+    """Columns of amounts. A process of an older version writes none of sound."""
+    return [sa.Column(name, sa.BigInteger, nullable=False, server_default="0" if name in AUDIO_AMOUNTS else None) for name in names]
+
+
 USAGE_MARK: Final = "usage"
 """The name of the one row of `usage_mark`."""
 
@@ -285,7 +295,7 @@ usage_event = sa.Table(
     sa.Column("at_unix_ms", sa.BigInteger, nullable=False),
     *(sa.Column(name, sa.String(256), nullable=False) for name in USAGE_LABELS),
     *(sa.Column(name, sa.String(256), nullable=False) for name in ("endpoint", "pool", "revision", "outcome", "closing", "price_id")),
-    *(sa.Column(name, sa.BigInteger, nullable=False) for name in USAGE_AMOUNTS),
+    *_amounts(USAGE_AMOUNTS),
     sa.Column("duration_ms", sa.BigInteger, nullable=False),
     sa.Column("priority_class", sa.String(16), nullable=False, server_default=""),
     sa.Column("asked_model", sa.String(256), nullable=False, server_default=""),
@@ -301,10 +311,10 @@ usage_total = sa.Table(
     *(sa.Column(name, sa.String(256), nullable=False) for name in USAGE_LABELS),
     sa.Column("requests", sa.BigInteger, nullable=False),
     sa.Column("free_requests", sa.BigInteger, nullable=False),
-    *(sa.Column(name, sa.BigInteger, nullable=False) for name in USAGE_AMOUNTS),
+    *_amounts(USAGE_AMOUNTS),
 )
 
-QUARTER_AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "units", "cost_nanousd")
+QUARTER_AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "units", "cost_nanousd", *AUDIO_AMOUNTS)
 """The columns that limits count."""
 
 usage_quarter = sa.Table(
@@ -315,7 +325,7 @@ usage_quarter = sa.Table(
     sa.Column("day", sa.Date, nullable=False, index=True),
     sa.Column("requests", sa.BigInteger, nullable=False),
     sa.Column("free_requests", sa.BigInteger, nullable=False),
-    *(sa.Column(name, sa.BigInteger, nullable=False) for name in QUARTER_AMOUNTS),
+    *_amounts(QUARTER_AMOUNTS),
 )
 
 usage_mark = sa.Table(

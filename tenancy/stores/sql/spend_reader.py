@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tenancy.drift import added
 from tenancy.limits import Amounts, Level
 from tenancy.periods import DAY_S, HOUR_S
-from tenancy.stores.sql.schema import usage_event, usage_quarter, usage_total
+from tenancy.stores.sql.schema import AUDIO_AMOUNTS, usage_event, usage_quarter, usage_total
 from tenancy.usage import MAX_SPENT, MAX_SPENT_HOURS, LedgerAway, Spent
 
 NAMED_AT_MOST: Final = 500
@@ -108,7 +108,8 @@ def _sums_of(
     sums = counted.c
     by: list[sa.ColumnElement[Any]] = [total[name] for name in columns]
     input_, output, cost = (sa.func.sum(sums[name]) for name in ("prompt_tokens", "completion_tokens", "cost_nanousd"))
-    query = sa.select(*by, input_, output, sa.func.sum(sums.units), cost, sa.func.sum(sums.requests - sums.free_requests)).where(*when)
+    counts = [sa.func.sum(sums.units), cost, sa.func.sum(sums.requests - sums.free_requests)]
+    query = sa.select(*by, input_, output, *counts, *(sa.func.sum(sums[name]) for name in AUDIO_AMOUNTS)).where(*when)
     if counted is not usage_total:
         query = query.select_from(counted.join(usage_total, (sums.day == total.day) & (sums.bucket == total.bucket)))
     if "end_user" in columns:
@@ -121,13 +122,13 @@ def _sums_of(
 
 
 def _spent(rows: list[Any], scoped: int, columns: int) -> list[Spent]:
-    amounts = slice(columns, columns + 5)
+    amounts = slice(columns, columns + len(Amounts.__struct_fields__))
     return [
         Spent(
             "/".join(row[:scoped]),
             row[scoped] if scoped < columns else "",
             Amounts(*(int(value or 0) for value in row[amounts])),
-            *(int(hour) for hour in row[columns + 5 :]),
+            *(int(hour) for hour in row[amounts.stop :]),
         )
         for row in rows
     ]

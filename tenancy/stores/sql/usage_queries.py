@@ -138,7 +138,7 @@ def _event(row: Any) -> UsageEvent:
         lora=row.lora,
         outcome=row.outcome,
         closing=row.closing,
-        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens),
+        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens, row.audio_seconds, row.audio_bytes),
         units=row.units,
         cost_nanousd=row.cost_nanousd,
         price_id=row.price_id,

@@ -47,11 +47,13 @@ def test_every_meter_and_scope_has_its_own_figure() -> None:
     scope = Scope(Level.TENANT, "acme")
     meters = [meter for meter in Meter if meter is not Meter.CONCURRENT_REQUESTS]
     limits = [("acme", Limit(scope, meter, Window.MONTH, 100)) for meter in meters]
-    spent = {(Level.TENANT, Window.MONTH, ""): [Spent("acme", "", Amounts(1, 2, 4, 5, 6)), Spent("other", "", Amounts(9, 9, 9, 9, 9))]}
+    spent = {
+        (Level.TENANT, Window.MONTH, ""): [Spent("acme", "", Amounts(1, 2, 4, 5, 6, 7, 8)), Spent("other", "", Amounts(9, 9, 9, 9, 9))]
+    }
     figures = figures_of(asked_of(limits), spent, TODAY)
     assert set(figures) == {"acme"}
     assert {seed.key: (seed.period, seed.settled) for seed in figures["acme"]} == {
-        f"tenant:acme:{meter.name.lower()}:month": (MONTH, value) for meter, value in zip(meters, (6, 1, 2, 3, 4, 5), strict=True)
+        f"tenant:acme:{meter.name.lower()}:month": (MONTH, value) for meter, value in zip(meters, (6, 1, 2, 3, 4, 5, 7, 8), strict=True)
     }
 
 

@@ -1,8 +1,10 @@
 """What is reserved is never less than what can be used; what is charged is what was used."""
 
 import json
+import struct
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,18 @@ from hypothesis import strategies as st
 from domain.ask import Ask, Endpoint
 from domain.usage import Usage
 from gateway.http.openai import interpret
-from tenancy.estimate import LIKELY_IMAGE_TOKENS, MEDIA_TOKENS, TEMPLATE_TOKENS, likely_prompt, prompt_for_cap, used, worst_case
+from tenancy.estimate import (
+    LIKELY_IMAGE_TOKENS,
+    MEDIA_TOKENS,
+    TEMPLATE_TOKENS,
+    billable,
+    likely_prompt,
+    prompt_for_cap,
+    recording_seconds,
+    usage_bounds,
+    used,
+    worst_case,
+)
 from tenancy.prices import FREE, Price, TokenRates
 
 counts = st.integers(0, 5000)
@@ -95,3 +108,51 @@ def test_media_are_found_wherever_engines_look_for_them_and_what_is_empty_is_non
         ({"type": "text", "text": "image_url"}, 0),
     ):
         assert chat(part).media == media, part
+
+
+def wav(bytes_a_second: int, size: int) -> bytes:
+    """A WAV file of so many bytes, with what its head says of a second."""
+    head = struct.pack(
+        "<4sI4s4sIHHIIHH4sI", b"RIFF", size - 8, b"WAVE", b"fmt ", 16, 1, 1, 16_000, bytes_a_second, 2, 16, b"data", size - 44
+    )
+    return head + bytes(size - 44)
+
+
+@pytest.mark.parametrize(
+    ("recording", "seconds"),
+    [
+        (wav(32_000, 64_000), 2),
+        (wav(32_000, 64_001), 3),
+        (wav(0, 44_000), 110),  # nothing is so little that a recording would be endless
+        (wav(2**32 - 1, 25_000_000), 1),
+        (wav(32_000, 64_000)[:43], 1),
+        (b"ID3" + bytes(5_999), 4),
+        (b"RIFF\0\0\0\0AVI LIST" + bytes(3_984), 2),
+        (b"", 0),
+    ],
+)
+def test_the_length_of_a_recording_is_that_of_its_head_or_its_bytes(recording: bytes, seconds: int) -> None:
+    assert recording_seconds(recording) == seconds
+
+
+def heard(upload: bytes) -> Ask:
+    body = msgspec.json.encode({"model": "m", "file": {"name": "audio.wav", "bytes": len(upload)}})
+    return msgspec.structs.replace(interpret(Endpoint.TRANSCRIPTIONS, body), upload=upload)
+
+
+def test_a_recording_is_held_and_a_report_of_more_than_it_can_be_is_billed_at_the_bound() -> None:
+    asked = heard(wav(32_000, 640_000))
+    held = worst_case(asked, None, 1, FREE)
+    assert (held.audio_seconds, held.audio_bytes) == (20, 640_000)
+    bounds = usage_bounds(asked, None, None)
+    for reported, billed in ((20, 20), (1601, 1601), (10**9, 1601)):
+        usage = billable(Usage(1, 1, audio_seconds=reported, audio_bytes=640_000), bounds, 1)
+        assert used(usage, FREE).vector()[7:] == (billed, 640_000)
+    assert billable(Usage(1, 1, audio_seconds=5), usage_bounds(ask(10, 1, 1), None, None), 1).audio_seconds == 0, "a chat has no sound"
+
+
+def test_speech_is_held_by_what_its_text_makes_at_most() -> None:
+    spoken = interpret(Endpoint.SPEECH, msgspec.json.encode({"model": "m", "input": "x" * 800, "voice": "v"}))
+    held = worst_case(spoken, None, 1, FREE)
+    assert 101 <= held.audio_seconds <= 120
+    assert held.audio_bytes == held.audio_seconds * 48_000

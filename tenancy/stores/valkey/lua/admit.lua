@@ -94,6 +94,6 @@ for _, window in ipairs(windows) do
   move_hour(window, hour, 0, 0, 0, vector[window[3]])
 end
 if more == 0 then keep_label(lines) end
-keep_open(KEYS[3], ARGV[1], {OPEN, 0, day, month, packed, vector, {vector[1], 0, 0, 0, 0, 0, 0}, hour})
+keep_open(KEYS[3], ARGV[1], {OPEN, 0, day, month, packed, vector, {vector[1], 0, 0, 0, 0, 0, 0, 0, 0}, hour})
 prune(created)
 return cmsgpack.pack(reply)

@@ -26,7 +26,8 @@
 -- LEASE_US, SETTLED_US, REAPED_US, REAP_AT_MOST, MAX_RATE, MAX_AHEAD_US, MAX_COUNT and OTHERS are put before this text from Python.
 local MINUTE_US, HOUR_US, DAY_US, HOURS_A_DAY = 60000000, 3600000000, 86400000000, 24
 local OPEN, REAPED, SETTLED = 0, 1, 2
-local NOTHING = {0, 0, 0, 0, 0, 0, 0}
+-- Of meters that come behind METERS_BEFORE, a vector of a process of an older version has no amounts.
+local NOTHING, METERS, METERS_BEFORE = {0, 0, 0, 0, 0, 0, 0, 0, 0}, 9, 7
 local STATE, DEADLINES = KEYS[1], KEYS[2]
 local HOLDS = string.sub(STATE, 1, -2) .. 'h:'
 local WINDOWS = string.sub(STATE, 1, -2) .. 'w:'
@@ -186,12 +187,21 @@ local function fits_at(window, n)
   return 0
 end
 
+local function whole(vector)
+  if vector then
+    for m = METERS_BEFORE + 1, METERS do vector[m] = vector[m] or 0 end
+  end
+  return vector
+end
+
 -- A hold that is not to be forgotten, or nil.
 local function load_hold(key)
   local packed = redis.call('GET', key)
   if not packed then return nil end
   local hold = cmsgpack.unpack(packed)
   if hold[1] ~= OPEN and hold[2] <= now then return nil end
+  whole(hold[6])
+  whole(hold[7])
   return hold
 end
 
@@ -264,7 +274,7 @@ local function reap()
     local hold = load_hold(key)
     if hold and hold[1] == OPEN then
       local charged = {}
-      for m = 1, 7 do charged[m] = min(hold[7][m], hold[6][m]) end
+      for m = 1, METERS do charged[m] = min(hold[7][m], hold[6][m]) end
       move(hold, charged, OPEN, REAPED)
       keep_closed(key, id, hold, REAPED, REAPED_US)
     else

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from backends.simengine.sound import speech_of
 from domain.ask import Ask, Endpoint
 from domain.usage import Usage
 from gateway.http.edge.audio_taps import TAKEN, ChoiceTranscript, SpeechTap, TranscriptChoice, TranscriptTap, body_text
@@ -79,8 +80,8 @@ def test_a_transcript_passes_guard_rules_as_a_choice_and_back() -> None:
         assert json.loads(ChoiceTranscript(choice).feed(json.dumps(made).encode())) == left
 
 
-def speech(content_type: bytes = b"audio/wav") -> SpeechTap:
-    made = interpret(Endpoint.SPEECH, b'{"model":"m","input":"a","voice":"b"}')
+def speech(content_type: bytes = b"audio/wav", **fields: str) -> SpeechTap:
+    made = interpret(Endpoint.SPEECH, json.dumps({"model": "m", "input": "a", "voice": "b", **fields}).encode())
     return SpeechTap(made, AttemptFacts(content_type=content_type), lambda: 1.0)
 
 
@@ -93,6 +94,17 @@ def test_speech_is_held_for_a_while_and_then_passed_on() -> None:
     short = speech()
     short.feed(b"x")
     assert short.end() == b"x"
+
+
+@pytest.mark.parametrize(
+    ("form", "sound", "seconds"), [("wav", speech_of("a" * 40_000), 3), ("pcm", bytes(48_001), 2), ("mp3", b"x" * 90_000, 0)]
+)
+def test_the_speech_that_has_passed_is_counted(form: str, sound: bytes, seconds: int) -> None:
+    tap = speech(response_format=form)
+    for at in range(0, len(sound), 30_001):
+        tap.feed(sound[at : at + 30_001])
+    tap.end()
+    assert tap._answer.speech == (seconds, len(sound))
 
 
 def test_json_or_nothing_is_no_speech() -> None:
