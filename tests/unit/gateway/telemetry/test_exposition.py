@@ -253,6 +253,15 @@ def test_the_limits_of_all_workers_together() -> None:
     assert ("tidegate_limits_drift_ratio", ()) not in samples(worker(0))
 
 
+def test_sound_is_counted_where_there_is_any() -> None:
+    metrics = Metrics(["ears"])
+    for usage in (Usage(1, 2), Usage(1, 2, audio_seconds=3, audio_bytes=96_000), Usage(0, 0, audio_bytes=500)):
+        metrics.observe(Record("r", 0.0, "ok", 200, 0.1, 0.0, tenant="acme", model="ears", usage=usage))
+    seen = samples(msgspec.structs.replace(worker(0), metrics=metrics.snapshot()))
+    assert seen["tidegate_audio_seconds_total", (("model", "ears"), ("tenant", "acme"))] == 3
+    assert seen["tidegate_audio_bytes_total", (("model", "ears"), ("tenant", "acme"))] == 96_500
+
+
 def test_cost_and_crossed_thresholds() -> None:
     metrics = Metrics(["llama"])
     record = Record("r", 0.0, "ok", 200, 0.1, 0.0, tenant="acme", model="llama", cost_nanousd=1_500, soft_limits=("a", "b"))
