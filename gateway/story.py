@@ -227,8 +227,7 @@ class AttemptFacts(msgspec.Struct):
     held: bool = False
     """Whether guard rules hold back everything of the answer that has come, so that the caller has nothing of it yet."""
     released_at: float | None = None
-    """When guard rules let the beginning of the answer go on: the time of the event that released it. None while they hold it, and where
-    none holds streams."""
+    """The time of the event with which guard rules let the beginning of the answer go on; None while they hold it, and without them."""
     cut: Usage | None = None
     """The usage that the caller was told of an answer that guard rules ended before its engine did; None for any other."""
     gaps: list[int] | None = None

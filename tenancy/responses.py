@@ -1,7 +1,10 @@
-"""Stored Responses of the Responses API: what is kept of each, how it is sealed, and the port of their store. Pure.
+"""Stored Responses of the Responses API, and stored chat completions: what is kept of each, how it is sealed, and the port of their store.
+Pure.
 
 A Response that continues another one names it, and keeps only what it adds. So a conversation is a path through stored Responses, and a
 store reads the whole path at once (`ResponseStore.chain`). Where a part of it is gone, nothing of it can be continued.
+
+A stored chat completion is kept as a Response that continues none and is continued by none; its id begins with `CHAT_PREFIX`.
 
 `ResponseSealer` encrypts what is kept with AES-256-GCM. Each tenant has a key of its own, derived from the pepper, whose id stands
 beside the sealed bytes: after a change of the pepper the one before opens what it has sealed, for as long as it is configured.
@@ -26,6 +29,8 @@ MAX_TURNS: Final = 1000
 MAX_CHAIN_BYTES: Final = 32 * 1024**2
 """Sealed bytes of one conversation, at most; four times the usual size of a request."""
 MAX_ID_CHARS: Final = 64
+CHAT_PREFIX: Final = "chatcmpl-"
+"""How the ids of chat completions begin, and of nothing else that is stored."""
 
 FORMAT: Final = b"tgr1"
 """In front of all that is sealed; another format opens nothing."""
@@ -106,6 +111,20 @@ class ResponseStore(Protocol):
 
     async def remove(self, tenant: TenantId, response_id: str) -> bool:
         """Remove one Response; False where it is not there. Raises ResponsesAway."""
+        ...
+
+    async def chats(self, tenant: TenantId, after: str, limit: int, *, newest_first: bool) -> list[StoredResponse] | None:
+        """Stored chat completions in the order of their time, at most so many; None where there is none `after` which to begin (empty for
+        the beginning). Raises ResponsesAway."""
+        ...
+
+    async def replace(self, stored: StoredResponse, max_bytes: int) -> bool:
+        """Write what is kept of a Response anew; False where it is not there any more.
+
+        Raises:
+            NoRoomForResponses: its tenant has no room for it.
+            ResponsesAway: the database cannot be asked.
+        """
         ...
 
 

@@ -79,6 +79,23 @@ def document_of(endpoint: Endpoint, reply: bytes, *, stream: bool, tools: bool) 
     return document
 
 
+def whole_reply(endpoint: Endpoint, reply: bytes) -> dict[str, Any]:
+    """The plain reply that a whole streamed one amounts to, log probabilities included. Raises ValueError where it amounts to none."""
+    try:
+        return _assembled(endpoint, reply, logprobs=True)
+    except (
+        _Unknown,
+        EventTooLarge,
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        RecursionError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ) as error:
+        raise ValueError(f"no whole reply: {type(error).__name__}") from None
+
+
 def _why_not(choice: _Ended, *, tools: bool) -> str:
     """Why an answer with this choice is not kept; empty where it may be."""
     message, ended = choice.message, choice.finish_reason
@@ -96,8 +113,8 @@ def text_of(document: bytes) -> str:
     return choice.text or "" if choice.message is None else choice.message.content or ""
 
 
-def _assembled(endpoint: Endpoint, reply: bytes) -> dict[str, Any]:
-    """The plain reply that a streamed one amounts to."""
+def _assembled(endpoint: Endpoint, reply: bytes, *, logprobs: bool = False) -> dict[str, Any]:
+    """The plain reply that a streamed one amounts to; with `logprobs`, one that cannot be streamed again."""
     whole: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
     for payload in EventSplitter().feed(reply):
@@ -112,6 +129,8 @@ def _assembled(endpoint: Endpoint, reply: bytes) -> dict[str, Any]:
             choice = choices.get(index)
             if choice is None:
                 choice = choices[index] = {"index": index, "message": {}} if endpoint.has_messages else {"index": index, "text": ""}
+            if logprobs and part.get("logprobs") is not None:
+                _add_logprobs(choice, part.pop("logprobs"))
             _add(choice, part)
     if endpoint.has_messages:
         whole["object"] = "chat.completion"
@@ -135,6 +154,13 @@ def _add(choice: dict[str, Any], part: dict[str, Any]) -> None:
             choice[name] = value
         else:
             raise _Unknown(name)
+
+
+def _add_logprobs(choice: dict[str, Any], said: dict[str, Any]) -> None:
+    """Add the log probabilities of an event's tokens: lists by kind of text."""
+    known = choice.setdefault("logprobs", {})
+    for name, value in said.items():
+        known[name] = [*(known.get(name) or ()), *value] if type(value) is list else known.get(name)
 
 
 def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:

@@ -35,6 +35,8 @@ from gateway.request.own_key import own_lines, usages_of
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
 from gateway.request.settle import defect, open_story, record, refuse
+from gateway.request.stored_chats import BELOW as ONE_CHAT
+from gateway.request.stored_chats import chat_handler
 from gateway.request.stored_responses import BELOW as ONE_RESPONSE
 from gateway.request.stored_responses import handler_of
 from gateway.story import Story
@@ -101,7 +103,7 @@ class DataPort:
                 return
             path, deployment = usual(head.path)
             known = path in INFERENCE or path in OWN or path in TRANSLATED
-            if known or path.startswith((ONE_MODEL, ONE_RESPONSE)) or is_stored(path):
+            if known or path.startswith((ONE_MODEL, ONE_RESPONSE, ONE_CHAT)) or is_stored(path):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
             exchange.translation = self._translations.of(head)
@@ -162,9 +164,11 @@ class DataPort:
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
-        below = path.startswith(ONE_RESPONSE) and path not in OWN and path not in INSTEAD
-        if below and method != "OPTIONS" and (of_response := handler_of(head)) is not None:
-            return lambda exchange, story: of_response(exchange, story, self._deps)
+        below = path.startswith((ONE_RESPONSE, ONE_CHAT)) and path not in OWN and path not in INSTEAD
+        if method != "OPTIONS":
+            of_stored = handler_of(head) if below and path.startswith(ONE_RESPONSE) else chat_handler(head)
+            if of_stored is not None:
+                return lambda exchange, story: of_stored(exchange, story, self._deps)
         stored = is_stored(path)
         known = path in INFERENCE or path in OWN or path in TRANSLATED or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         known = known or (method == "OPTIONS" and below)
@@ -259,7 +263,7 @@ class DataPort:
             )
         story.settled.status = 204
         requested_headers = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
-        deletes = exchange.head.path.startswith((ONE_RESPONSE, *STORED))
+        deletes = exchange.head.path.startswith((ONE_RESPONSE, ONE_CHAT, *STORED))
         headers = (
             (b"x-request-id", story.request_id.encode("ascii")),
             (b"x-tidegate-request-id", story.gateway_id.encode("ascii")),

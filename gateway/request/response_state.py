@@ -9,15 +9,19 @@ import re
 from typing import Final
 
 from domain import retry_after
+from domain.ask import Ask
 from domain.faults import Fault, Kind
 from domain.identity import Caller, TenantId
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.translation import Translation
+from gateway.http.openai.stored_chats import StoredChat, wants_storing
 from gateway.http.responses import ResponsesTranslation
 from gateway.story import Story
 from policies.compile import TenantPolicy
+from policies.schema import ResponsesPolicy
 from tenancy.responses import (
+    CHAT_PREFIX,
     MAX_CHAIN_BYTES,
     MAX_ID_CHARS,
     MAX_TURNS,
@@ -64,7 +68,7 @@ async def continuing(translation: Translation, exchange: Exchange, caller: Calle
     assert isinstance(translation, ResponsesTranslation)
     name = translation.earlier
     try:
-        before = await store_of(deps).chain(caller.tenant, name) if is_id(name) else None
+        before = await store_of(deps).chain(caller.tenant, name) if is_id(name) and not name.startswith(CHAT_PREFIX) else None
     except ConversationTooLong:
         message = f"The conversation has more than {MAX_TURNS} Responses or {MAX_CHAIN_BYTES // 1024**2} MiB. Begin a new one."
         raise Fault(Kind.INVALID_VALUE, message, param="previous_response_id") from None
@@ -90,34 +94,56 @@ def decide_storing(translation: Translation, policy: TenantPolicy, tenant: Tenan
     if not isinstance(translation, ResponsesTranslation):
         return
     terms = policy.responses if deps.responses is not None and translation.wants_storing(policy.responses) else None
-    if terms is not None and deps.full_of_responses.get(tenant, 0.0) > deps.clock():
-        raise _no_room()
+    _check_room(terms, tenant, deps)
     translation.store(terms)
 
 
-async def keep_response(exchange: Exchange, story: Story, deps: Deps) -> None:
-    """Store the Response whose end is held back, and send the end.
+def keep_chat(ask: Ask, exchange: Exchange, policy: TenantPolicy, tenant: TenantId, deps: Deps) -> None:
+    """Decide whether a chat is stored: its request asks for it, and the policy keeps completions.
 
     Raises:
-        Fault: QUOTA_SPENT or STATE_UNAVAILABLE. What went out of a stream is ended with an event that says so.
+        Fault: INVALID_VALUE for a `store` or `metadata` that cannot be; QUOTA_SPENT where the tenant had no room a moment ago.
+    """
+    if not wants_storing(ask) or policy.responses is None or deps.responses is None:
+        return
+    _check_room(policy.responses, tenant, deps)
+    exchange.translation = StoredChat(ask, policy.responses)
+
+
+def _check_room(terms: ResponsesPolicy | None, tenant: TenantId, deps: Deps) -> None:
+    if terms is not None and deps.full_of_responses.get(tenant, 0.0) > deps.clock():
+        raise no_room()
+
+
+async def keep_response(exchange: Exchange, story: Story, deps: Deps) -> None:
+    """Store the Response or the chat completion whose end is held back, and send the end.
+
+    Raises:
+        Fault: QUOTA_SPENT, STATE_UNAVAILABLE, or INVALID_REPLY for a completion that cannot be stored. What went out of a stream is ended
+            with an event that says so.
     """
     translation, asked = exchange.translation, story.asked
-    assert isinstance(translation, ResponsesTranslation)
+    assert isinstance(translation, ResponsesTranslation | StoredChat)
     assert translation.terms is not None
     assert asked.caller is not None
     tenant = asked.caller.tenant
-    new = translation.stored(tenant, story.at_unix, deps.answers.digest_of_user(asked.user) if asked.user else "")
+    if isinstance(translation, StoredChat):
+        translation.usage = story.attempt.usage
     try:
+        new = translation.stored(tenant, story.at_unix, deps.answers.digest_of_user(asked.user) if asked.user else "")
         await store_of(deps).add(new, translation.terms.max_bytes)
     except NoRoomForResponses:
         _withhold(exchange, story)
         if len(deps.full_of_responses) >= MOST_FULL:
             deps.full_of_responses.clear()
         deps.full_of_responses[tenant] = deps.clock() + FULL_S
-        raise _no_room() from None
+        raise no_room() from None
     except ResponsesAway as error:
         _withhold(exchange, story)
         raise state_away(error, deps) from None
+    except Fault:
+        _withhold(exchange, story)
+        raise
     exchange.release()
 
 
@@ -129,6 +155,7 @@ def _withhold(exchange: Exchange, story: Story) -> None:
         story.looked_up.hit = story.looked_up.saved = None
 
 
-def _no_room() -> Fault:
+def no_room() -> Fault:
+    """The Fault of a tenant whose stored bytes are all taken."""
     message = "The stored Responses take all the bytes that the policy allows. Delete some, or send the request with 'store': false."
     return Fault(Kind.QUOTA_SPENT, message, param="store")

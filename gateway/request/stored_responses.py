@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote
 
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from domain.identity import TenantId
+from domain.identity import Caller, TenantId
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.head import RequestHead
@@ -23,7 +23,7 @@ from gateway.request.reply_headers import reply_headers
 from gateway.request.response_state import is_id, state_away, store_of
 from gateway.request.settle import settle
 from gateway.story import Story
-from tenancy.responses import ResponsesAway, StoredResponse
+from tenancy.responses import CHAT_PREFIX, ResponsesAway, StoredResponse
 
 BELOW: Final = f"{PATH}/"
 """How the paths of these routes begin."""
@@ -56,16 +56,28 @@ def handler_of(head: RequestHead) -> Handler | None:
 async def _answer(exchange: Exchange, story: Story, deps: Deps) -> None:
     head = exchange.head
     name, _, operation = head.path.removeprefix(BELOW).partition("/")
-    name = unquote(name)
     story.asked.endpoint = f"{BELOW}{{id}}{'/' if operation else ''}{operation}"
+    await answer_stored(exchange, story, deps, PATH, lambda caller: _body_of(unquote(name), operation, head, caller.tenant, deps))
+
+
+async def answer_stored(exchange: Exchange, story: Story, deps: Deps, path: str, body_of: Callable[[Caller], Awaitable[bytes]]) -> None:
+    """Answer a request about something stored: it is authenticated, admitted as one request, and settled.
+
+    Args:
+        path: the endpoint that the caller's rights have to allow; a right to chats is enough.
+        body_of: makes the answer.
+
+    Raises:
+        Fault: the caller may not, a limit refuses, the store is away, or as `body_of`.
+    """
     caller = await authenticate(exchange, story, deps)
     grant = grant_of(caller, deps)
-    refusing_scope = grant.rights.refuses_endpoint(PATH)
+    refusing_scope = grant.rights.refuses_endpoint(path)
     if refusing_scope is not None and grant.rights.refuses_endpoint(Endpoint.CHAT.path) is not None:
-        raise Fault(Kind.NOT_PERMITTED, f"{PATH} may not be used here (set for {refusing_scope}).")
+        raise Fault(Kind.NOT_PERMITTED, f"{path} may not be used here (set for {refusing_scope}).")
     hold = await admit_without_tokens(caller, grant, story, deps)
     try:
-        body = await _body_of(name, operation, head, caller.tenant, deps)
+        body = await body_of(caller)
         story.settled.status = 200
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False) + b"cache-control: no-store\r\n", body)
     except ResponsesAway as error:
@@ -80,7 +92,7 @@ async def _answer(exchange: Exchange, story: Story, deps: Deps) -> None:
 
 async def _body_of(name: str, operation: str, head: RequestHead, tenant: TenantId, deps: Deps) -> bytes:
     store = store_of(deps)
-    if not is_id(name):
+    if not is_id(name) or name.startswith(CHAT_PREFIX):
         _refuse_unknown(name)
     if head.method == "DELETE":
         if not await store.remove(tenant, name):
@@ -91,7 +103,7 @@ async def _body_of(name: str, operation: str, head: RequestHead, tenant: TenantI
         _refuse_unknown(name)
     if operation == CANCEL:
         raise Fault(Kind.INVALID_VALUE, "Only a Response that was made with 'background': true can be cancelled, and this one is complete.")
-    query = _query_of(head)
+    query = query_of(head)
     if operation == ITEMS:
         return _items(stored, query)
     for word in ("stream", "starting_after"):
@@ -101,7 +113,7 @@ async def _body_of(name: str, operation: str, head: RequestHead, tenant: TenantI
     return stored.response
 
 
-def _query_of(head: RequestHead) -> dict[str, str]:
+def query_of(head: RequestHead) -> dict[str, str]:
     """The last value of each parameter."""
     try:
         return {key: values[-1] for key, values in parse_qs(head.query, max_num_fields=MOST_PARAMETERS).items()} if head.query else {}
@@ -109,13 +121,19 @@ def _query_of(head: RequestHead) -> dict[str, str]:
         raise Fault(Kind.INVALID_VALUE, f"The query has more than {MOST_PARAMETERS} parameters.") from None
 
 
-def _items(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
-    order, limit, after = query.get("order", "desc"), query.get("limit", str(USUAL_ITEMS)), query.get("after", "")
+def paging_of(query: Mapping[str, str], usual_order: str) -> tuple[bool, int, str]:
+    """Whether the newest come first, how many there are on a page, and after which one it begins. Raises Fault: INVALID_VALUE."""
+    order, limit, after = query.get("order", usual_order), query.get("limit", str(USUAL_ITEMS)), query.get("after", "")
     if order not in ("asc", "desc"):
         raise Fault(Kind.INVALID_VALUE, "Invalid value for 'order': send 'asc' or 'desc'.", param="order")
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MOST_ITEMS):
         raise Fault(Kind.INVALID_VALUE, f"Invalid value for 'limit': send a number from 1 to {MOST_ITEMS}.", param="limit")
-    page = input_page(stored, after, int(limit), newest_first=order == "desc")
+    return order == "desc", int(limit), after
+
+
+def _items(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
+    newest_first, limit, after = paging_of(query, "desc")
+    page = input_page(stored, after, limit, newest_first=newest_first)
     if page is None:
         raise Fault(Kind.INVALID_VALUE, f"Invalid value for 'after': the input has no item {shown(after)}.", param="after")
     return page

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -239,3 +240,38 @@ async def test_a_database_that_is_away_says_so(clock: Clock, tmp_path: Any) -> N
         with pytest.raises(ResponsesAway, match="DatabaseError"):
             await call
     await engine.dispose()
+
+
+async def test_chats_are_listed_in_their_order_from_any_place_and_responses_are_not(store: SqlResponses, clock: Clock) -> None:
+    clock.now = 100.0
+    for number in (3, 1, 2, 1):  # two at the same time
+        name = f"chatcmpl-{number}" if number != 1 else f"chatcmpl-1{'b' if await store.get(ACME, 'chatcmpl-1a') else 'a'}"
+        await store.add(response(name, created_unix=100.0 + number, expires_unix=1000.0), ROOM)
+    await store.add(response("resp_1", expires_unix=1000.0), ROOM)
+    await store.add(response("chatcmpl-other", BOLT, expires_unix=1000.0), ROOM)
+    order = ["chatcmpl-1a", "chatcmpl-1b", "chatcmpl-2", "chatcmpl-3"]
+    for newest_first, names in ((False, order), (True, order[::-1])):
+        listed = await store.chats(ACME, "", 10, newest_first=newest_first)
+        assert [one.id for one in listed or ()] == names
+        for at, name in enumerate(names):
+            rest = await store.chats(ACME, name, 2, newest_first=newest_first)
+            assert [one.id for one in rest or ()] == names[at + 1 : at + 3]
+    for unknown in ("resp_1", "chatcmpl-other", "chatcmpl-9"):
+        assert await store.chats(ACME, unknown, 2, newest_first=False) is None
+    clock.now = 2000.0
+    assert await store.chats(ACME, "", 10, newest_first=False) == []
+
+
+async def test_what_is_replaced_is_sealed_anew_and_its_bytes_are_counted(store: SqlResponses, sql_engine: AsyncEngine) -> None:
+    one = response("chatcmpl-1")
+    assert await store.replace(one, ROOM) is False
+    await store.add(one, ROOM)
+    longer = msgspec.structs.replace(one, response=b'{"a":"' + b"x" * 1000 + b'"}')
+    assert await store.replace(longer, ROOM) is True
+    assert await store.get(ACME, one.id) == longer
+    assert (await sums(sql_engine))["acme"] > 1000
+    with pytest.raises(NoRoomForResponses):
+        await store.replace(longer, 500)
+    assert await store.replace(one, ROOM) is True
+    assert (await sums(sql_engine))["acme"] < 1000
+    assert await store.replace(response("chatcmpl-1", BOLT), ROOM) is False

@@ -8,14 +8,11 @@ from domain.ask import Endpoint
 from domain.batches import StoredBatch
 from domain.faults import Fault, Kind
 from gateway.http.openai.files import ExpiresAfter
+from gateway.http.openai.metadata import check_metadata
 from gateway.http.responses import PATH as RESPONSES
 
 WINDOW: Final = "24h"
 WINDOW_S: Final = 86_400.0
-MAX_METADATA: Final = 16
-"""Pairs of metadata, with keys of 64 and values of 512 characters, as OpenAI has it."""
-MAX_KEY_CHARS: Final = 64
-MAX_VALUE_CHARS: Final = 512
 
 
 class BatchRequest(msgspec.Struct):
@@ -36,10 +33,7 @@ def check_request(asked: BatchRequest) -> None:
         raise Fault(Kind.INVALID_VALUE, f"'endpoint' is one of {', '.join(endpoints)}.", param="endpoint")
     if asked.completion_window != WINDOW:
         raise Fault(Kind.INVALID_VALUE, f"'completion_window' is '{WINDOW}'.", param="completion_window")
-    pairs = (asked.metadata or {}).items()
-    if len(pairs) > MAX_METADATA or any(len(key) > MAX_KEY_CHARS or len(value) > MAX_VALUE_CHARS for key, value in pairs):
-        message = f"'metadata' has at most {MAX_METADATA} pairs, with keys of {MAX_KEY_CHARS} and values of {MAX_VALUE_CHARS} characters."
-        raise Fault(Kind.INVALID_VALUE, message, param="metadata")
+    check_metadata(asked.metadata)
 
 
 def batch_object(batch: StoredBatch) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain.clock import WallClock
 from domain.identity import TenantId
 from tenancy.responses import (
+    CHAT_PREFIX,
     MAX_CHAIN_BYTES,
     MAX_TURNS,
     ConversationTooLong,
@@ -37,6 +38,9 @@ WRITE_WITHIN_S: Final = 10.0
 SWEPT_AT_ONCE: Final = 500
 """Rows that one transaction of a sweep removes: writers wait no longer for it than for each other."""
 
+_CHATS: Final = f"substr(id, 1, {len(CHAT_PREFIX)}) = '{CHAT_PREFIX}'"
+"""The rows of chat completions, as the condition of their index has to be written."""
+
 stored_response = sa.Table(
     "stored_response",
     metadata,
@@ -53,9 +57,11 @@ stored_response = sa.Table(
     sa.Column("sealed", sa.LargeBinary, nullable=False),
     sa.Index("stored_response_by_end", "expires_unix"),
     sa.Index("stored_response_by_user", "end_user", "tenant"),
+    sa.Index("stored_chats", "tenant", "created_unix", sqlite_where=sa.text(_CHATS), postgresql_where=sa.text(_CHATS)),
 )
 """`kid` is the id of the pepper that sealed the row; `bytes` is the size of `sealed`. No index begins with the tenant:
-before it has statistics, Postgres would read all rows of a tenant through such an index for each turn of a conversation."""
+before it has statistics, Postgres would read all rows of a tenant through such an index for each turn of a conversation; that of chats has
+no row of a conversation."""
 
 stored_bytes = sa.Table(
     "stored_bytes",
@@ -147,6 +153,37 @@ class SqlResponses:
     async def remove(self, tenant: TenantId, response_id: str) -> bool:
         async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
             return await _remove(connection, self._is(tenant, response_id)) > 0
+
+    async def chats(self, tenant: TenantId, after: str, limit: int, *, newest_first: bool) -> list[StoredResponse] | None:
+        column = stored_response.c
+        wanted = _is_of(tenant) & sa.text(_CHATS) & (column.expires_unix > self._wall())
+        place = sa.tuple_(column.created_unix, column.id)
+        async with _away(READ_WITHIN_S), self._engine.connect() as connection:
+            if after:
+                last = (await connection.execute(sa.select(column.created_unix, column.id).where(wanted, column.id == after))).one_or_none()
+                if last is None:
+                    return None
+                bound = sa.tuple_(sa.literal(last.created_unix), sa.literal(last.id))
+                wanted &= place < bound if newest_first else place > bound
+            order = (column.created_unix.desc(), column.id.desc()) if newest_first else (column.created_unix, column.id)
+            query = sa.select(stored_response).where(wanted).order_by(*order).limit(limit)
+            rows = (await connection.execute(query)).mappings().all()
+        opened = [self._opened(row) for row in rows]
+        return [one for one in opened if one is not None]
+
+    async def replace(self, stored: StoredResponse, max_bytes: int) -> bool:
+        sealed = self._sealer.seal(stored)
+        column = stored_response.c
+        async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+            here = self._is(stored.tenant, stored.id)
+            had = await connection.scalar(sa.select(column.bytes).where(here).with_for_update())
+            if had is None:
+                return False
+            if not await _take_room(connection, stored.tenant, len(sealed) - had, max_bytes):
+                raise NoRoomForResponses
+            changed = {"sealed": sealed, "bytes": len(sealed), "kid": self._sealer.kid}
+            await connection.execute(sa.update(stored_response).where(here).values(changed))
+        return True
 
     def _is(self, tenant: TenantId, response_id: str) -> "sa.ColumnElement[bool]":
         column = stored_response.c

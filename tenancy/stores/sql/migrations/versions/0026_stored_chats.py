@@ -1,0 +1,22 @@
+"""Stored chat completions are listed by tenant and time."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0026"
+down_revision = "0024"
+branch_labels = None
+depends_on = None
+
+CHATS = sa.text("substr(id, 1, 9) = 'chatcmpl-'")
+
+
+def upgrade() -> None:
+    """Forward."""
+    op.create_index("stored_chats", "stored_response", ["tenant", "created_unix"], sqlite_where=CHATS, postgresql_where=CHATS)
+
+
+def downgrade() -> None:
+    """Back. Versions before know no stored chat completions: they are removed."""
+    op.drop_index("stored_chats", "stored_response")
+    op.execute("DELETE FROM stored_response WHERE substr(id, 1, 9) = 'chatcmpl-'")
