@@ -226,7 +226,7 @@ def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None, seen
     # with a `tool_choice` some templates render the chosen tool alone, or none
     shortened = TRUNCATION in ask.names or EMPTY_PART in ask.fields or ask.names >= TOOL_CHOICE
     least = 0 if shortened else max(0, counted - margin)
-    return UsageBounds(least, counted + margin, output, counted + margin)
+    return UsageBounds(least, counted + margin, output, counted + margin, most_seconds(ask))
 
 
 def billable(usage: Usage, bounds: UsageBounds, seen_bytes: int) -> Usage:

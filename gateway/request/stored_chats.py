@@ -62,7 +62,7 @@ def chat_handler(head: RequestHead) -> Handler | None:
 
 
 async def _list(exchange: Exchange, story: Story, deps: Deps) -> None:
-    story.asked.endpoint = PATH
+    story.asked.endpoint = BELOW  # metrics and the log tell it from a chat
     query = query_of(exchange.head)
     await answer_stored(exchange, story, deps, PATH, lambda caller: _page_of(query, caller.tenant, deps))
 
