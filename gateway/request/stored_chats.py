@@ -46,9 +46,11 @@ Handler = Callable[[Exchange, Story, Deps], Awaitable[None]]
 
 
 def chat_handler(head: RequestHead) -> Handler | None:
-    """The handler of a request about stored completions; None for other paths, and for chats. Raises Fault: METHOD_NOT_ALLOWED."""
+    """The handler of a request about stored completions, which is no chat; None for other paths. Raises Fault: METHOD_NOT_ALLOWED."""
     if head.path == PATH:
-        return _list if head.method in ("GET", "HEAD") else None
+        if head.method not in ("GET", "HEAD"):
+            raise Fault(Kind.METHOD_NOT_ALLOWED, "Only GET and POST are allowed here.", detail="GET, HEAD, POST")
+        return _list
     if not head.path.startswith(BELOW):
         return None
     name, slash, operation = head.path.removeprefix(BELOW).partition("/")

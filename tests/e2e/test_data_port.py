@@ -69,8 +69,10 @@ async def test_a_page_is_named_by_its_public_address_and_never_by_a_folder_of_th
 
 async def test_wrong_methods_name_the_right_ones() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
-        reply = await client.get("/v1/chat/completions")
+        reply = await client.get("/v1/embeddings")
         assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+        reply = await client.delete("/v1/chat/completions")
+        assert (reply.status_code, reply.headers["allow"]) == (405, "GET, HEAD, POST")
         reply = await client.delete("/v1/models")
         assert (reply.status_code, reply.headers["allow"]) == (405, "GET, HEAD")
         assert (await client.options("/v1/models")).status_code == 405

@@ -38,8 +38,10 @@ WRITE_WITHIN_S: Final = 10.0
 SWEPT_AT_ONCE: Final = 500
 """Rows that one transaction of a sweep removes: writers wait no longer for it than for each other."""
 
-_CHATS: Final = f"substr(id, 1, {len(CHAT_PREFIX)}) = '{CHAT_PREFIX}'"
-"""The rows of chat completions, as the condition of their index has to be written."""
+_CHATS: Final = sa.func.substr(sa.literal_column("id"), *map(sa.literal_column, ("1", f"{len(CHAT_PREFIX)}"))) == sa.literal_column(
+    f"'{CHAT_PREFIX}'"
+)
+"""The rows of chat completions: without parameters, since it is the condition of their index, too."""
 
 stored_response = sa.Table(
     "stored_response",
@@ -57,7 +59,7 @@ stored_response = sa.Table(
     sa.Column("sealed", sa.LargeBinary, nullable=False),
     sa.Index("stored_response_by_end", "expires_unix"),
     sa.Index("stored_response_by_user", "end_user", "tenant"),
-    sa.Index("stored_chats", "tenant", "created_unix", sqlite_where=sa.text(_CHATS), postgresql_where=sa.text(_CHATS)),
+    sa.Index("stored_chats", "tenant", "created_unix", sqlite_where=_CHATS, postgresql_where=_CHATS),
 )
 """`kid` is the id of the pepper that sealed the row; `bytes` is the size of `sealed`. No index begins with the tenant:
 before it has statistics, Postgres would read all rows of a tenant through such an index for each turn of a conversation; that of chats has
@@ -156,7 +158,7 @@ class SqlResponses:
 
     async def chats(self, tenant: TenantId, after: str, limit: int, *, newest_first: bool) -> list[StoredResponse] | None:
         column = stored_response.c
-        wanted = _is_of(tenant) & sa.text(_CHATS) & (column.expires_unix > self._wall())
+        wanted = _is_of(tenant) & _CHATS & (column.expires_unix > self._wall())
         place = sa.tuple_(column.created_unix, column.id)
         async with _away(READ_WITHIN_S), self._engine.connect() as connection:
             if after:

@@ -8,7 +8,7 @@ down_revision = "0024"
 branch_labels = None
 depends_on = None
 
-CHATS = sa.text("substr(id, 1, 9) = 'chatcmpl-'")
+CHATS = sa.func.substr(sa.literal_column("id"), sa.literal_column("1"), sa.literal_column("9")) == sa.literal_column("'chatcmpl-'")
 
 
 def upgrade() -> None:
