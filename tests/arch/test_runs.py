@@ -40,9 +40,9 @@ def test_sleeps(): time.sleep(3600)
 def test_is_well(): pass
 """
 ENDS_LATE = """
-import asyncio, contextlib, time
+import contextlib, time
 import pytest
-pytestmark = pytest.mark.timeout(0.2)
+pytestmark = pytest.mark.timeout(2.0)
 
 @pytest.fixture
 def never_ends():

@@ -10,7 +10,7 @@ import hiredis
 import msgspec
 
 from tenancy.expiry import Forgetting
-from tenancy.limits import MINUTE_US, Window
+from tenancy.limits import MINUTE_US, Vector, Window
 from tenancy.quota import TagCounters
 from tenancy.rates import MONTH, NOW, RATE, Calendar, CompiledGroup, CompiledLimit
 from tenancy.seeds import Seed
@@ -18,7 +18,7 @@ from tenancy.stores.valkey.client import TEXTS
 
 _pack = msgspec.msgpack.encode
 _lines = msgspec.msgpack.Decoder(list[int | str]).decode
-_vector = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, int, int]).decode
+_vector = msgspec.msgpack.Decoder(Vector).decode
 _OTHER_WINDOWS = {1: Window.DAY, MONTH: Window.MONTH}
 
 

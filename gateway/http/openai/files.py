@@ -116,7 +116,6 @@ def file_object(file: StoredFile) -> dict[str, Any]:
         "filename": file.filename,
         "purpose": file.purpose,
         "status": "processed",
-        "status_details": None,
     }
     if file.expires_unix is not None:
         shown["expires_at"] = int(file.expires_unix)

@@ -105,5 +105,8 @@ def test_an_export_without_a_file_goes_to_stdout_and_to_no_file_called_minus(sit
         assert (done.exit_code, done.stdout_bytes) == (0, (site / "usage.csv").read_bytes())
     assert not (site / "-").exists()
     table = run("show", *DAYS, "--csv")
-    assert table.stdout.splitlines()[0] == "tenant,model,requests,prompt_tokens,cached_tokens,completion_tokens,units,cost_usd,audio_seconds,audio_bytes"
+    assert (
+        table.stdout.splitlines()[0]
+        == "tenant,model,requests,prompt_tokens,cached_tokens,completion_tokens,units,cost_usd,audio_seconds,audio_bytes"
+    )
     assert table.stdout.splitlines()[1].split(",")[:4] == ["acme", "m", "6", "6000"]

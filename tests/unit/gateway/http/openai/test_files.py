@@ -33,7 +33,6 @@ def test_a_file_that_never_expires_says_nothing_of_it() -> None:
         "filename": "a.jsonl",
         "purpose": "batch",
         "status": "processed",
-        "status_details": None,
     }
 
 
