@@ -103,7 +103,7 @@ def test_a_failed_test_whose_end_hangs_does_not_hold_up_the_run(folder: Path) ->
     (folder / "conftest.py").write_text(CONFTEST + "\nimport tests.time_limit\ntests.time_limit.AGAIN_S = 0.1\n")
     (folder / "test_ends_late.py").write_text(ENDS_LATE)
     code, output = run(folder, "-n", "1")
-    assert code == 1
+    assert code == 1, output
     assert "FAILED test_ends_late.py::test_fails (teardown)" in output
     assert "crashed while running 'test_ends_late.py::test_fails_too'" in output  # nothing else ends it
     assert "4 failed" in output
