@@ -72,8 +72,8 @@ async def continuing(translation: Translation, exchange: Exchange, caller: Calle
         raise state_away(error, deps) from None
     if before is None:
         message = (
-            "Previous response with this id not found: it, or a Response before it, was not stored, has expired or was deleted. "
-            "Send the whole conversation as 'input'."
+            "Previous response with this id not found: it, or a Response before it, is not complete, was not stored, has expired or was "
+            "deleted. Send the whole conversation as 'input'."
         )
         raise Fault(Kind.INVALID_VALUE, message, param="previous_response_id", code="previous_response_not_found")
     chat = translation.continuing(before)
@@ -91,7 +91,7 @@ def decide_storing(translation: Translation, policy: TenantPolicy, tenant: Tenan
         return
     terms = policy.responses if deps.responses is not None and translation.wants_storing(policy.responses) else None
     if terms is not None and deps.full_of_responses.get(tenant, 0.0) > deps.clock():
-        raise _no_room()
+        raise no_room()
     translation.store(terms)
 
 
@@ -114,7 +114,7 @@ async def keep_response(exchange: Exchange, story: Story, deps: Deps) -> None:
         if len(deps.full_of_responses) >= MOST_FULL:
             deps.full_of_responses.clear()
         deps.full_of_responses[tenant] = deps.clock() + FULL_S
-        raise _no_room() from None
+        raise no_room() from None
     except ResponsesAway as error:
         _withhold(exchange, story)
         raise state_away(error, deps) from None
@@ -129,6 +129,7 @@ def _withhold(exchange: Exchange, story: Story) -> None:
         story.looked_up.hit = story.looked_up.saved = None
 
 
-def _no_room() -> Fault:
+def no_room() -> Fault:
+    """The Fault where the tenant's stored Responses take all the bytes that they may."""
     message = "The stored Responses take all the bytes that the policy allows. Delete some, or send the request with 'store': false."
     return Fault(Kind.QUOTA_SPENT, message, param="store")
