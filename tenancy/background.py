@@ -8,6 +8,7 @@ What is kept is sealed with the sealer of stored Responses. A Response that is c
 that it can be continued like every other one.
 """
 
+from collections.abc import Callable
 from typing import Final, Literal, Protocol, get_args
 
 import msgspec
@@ -70,6 +71,11 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """The stored Response that it becomes; None while it is open, and for one that failed."""
 
 
+End = Callable[[BackgroundResponse], tuple[BackgroundResponse, bytes] | None]
+"""Gives the end of a Response that is as it is told, and the event that tells of the end, whose number is the end's `last`; None where the
+Response is to go on."""
+
+
 class TooManyInBackground(Exception):
     """The tenant has as many Responses in the background as it may have."""
 
@@ -118,13 +124,11 @@ class BackgroundReader(Protocol):
         """
         ...
 
-    async def end(self, seen: BackgroundResponse, ended: BackgroundResponse, told: bytes) -> bool:
-        """End a Response from outside of its worker.
+    async def end(self, tenant: TenantId, response_id: str, ends: "End") -> BackgroundResponse | None:
+        """End a Response that is not over from outside of its worker, which cannot write meanwhile.
 
-        Args:
-            seen: the Response as it was read; where it has changed since, nothing happens and False is returned.
-            ended: its end.
-            told: the event that tells of it, whose number is `ended.last`.
+        Returns:
+            The Response as it is then; None where it is not there.
 
         Raises:
             ResponsesAway: the database cannot be asked.

@@ -261,11 +261,12 @@ class BackgroundRuns:
         if waiting is not None:
             waiting.set()
 
-    async def end(self, tenant: TenantId, response_id: str, fault: Fault | None) -> BackgroundResponse | None:
+    async def end(self, tenant: TenantId, response_id: str, fault: Fault | None, *, where_lost: bool = False) -> BackgroundResponse | None:
         """End a Response that is not over, and its request where this worker has it.
 
         Args:
             fault: why it failed; None to cancel it.
+            where_lost: only where the worker that makes it has died.
 
         Returns:
             The Response as it is then; None where there is none.
@@ -273,19 +274,17 @@ class BackgroundRuns:
         Raises:
             ResponsesAway: the database cannot be asked.
         """
-        while True:
-            seen = await self.store.find(tenant, response_id)
-            if seen is None or seen.is_over:
-                return seen
-            ended, event = ended_from_outside(seen, fault)
-            if await self.store.end(seen, ended, event):
-                run = self.running.get((tenant, response_id))
-                if run is not None:
-                    run.stop()
-                return ended
+
+        def ends(seen: BackgroundResponse) -> tuple[BackgroundResponse, bytes] | None:
+            return None if where_lost and not seen.is_lost(self.wall()) else ended_from_outside(seen, fault)
+
+        ended = await self.store.end(tenant, response_id, ends)
+        if ended is None or ended.is_over:
+            self.stop(tenant, response_id)
+        return ended
 
     def stop(self, tenant: TenantId, response_id: str) -> None:
-        """End the request of a Response that was deleted, where this worker has it."""
+        """End the request of a Response that is over or was deleted, where this worker has it and has not written its end."""
         run = self.running.get((tenant, response_id))
         if run is not None:
             run.stop()

@@ -70,7 +70,7 @@ async def found(tenant: TenantId, response_id: str, deps: Deps) -> BackgroundRes
         return None
     seen = await runs.store.find(tenant, response_id)
     if seen is not None and seen.is_lost(runs.wall()) and (tenant, response_id) not in runs.running:
-        return await runs.end(tenant, response_id, lost())
+        return await runs.end(tenant, response_id, lost(), where_lost=True)
     return seen
 
 

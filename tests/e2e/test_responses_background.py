@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,15 +16,15 @@ import sqlalchemy as sa
 
 from backends.simengine import SimEngine, SimSettings
 from domain.identity import TenantId
-from gateway.background.runs import BackgroundRuns, BackgroundTimes
+from gateway.background.runs import BackgroundTimes
 from gateway.config.settings import DrainSettings
 from gateway.process.drain import drain
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.responses import ResponseSealer
-from tenancy.stores.sql import SqlBackgroundResponses, SqlResponseKeeper, SqlResponses, open_engine
+from tenancy.stores.sql import SqlResponseKeeper, open_engine
 from tenancy.stores.sql.responses import stored_bytes
 from tests.databases import migrated_file
-from tests.gateway_harness import PEPPER, Gateway, gateway
+from tests.gateway_harness import Gateway, gateway
+from tests.response_stores import QUICK, response_stores
 from tests.responses_wire import events as checked_events
 from tests.timing import until
 
@@ -35,7 +34,8 @@ MODELS = [{"name": "sim", "pool": "chat"}]
 STORES: dict[str, Any] = {"tenant": "*", "models": MODELS, "responses": {"max_bytes": 4 * 1024**2, "max_background": 3}}
 PATH = "/v1/responses"
 OVER = ("completed", "failed", "incomplete", "cancelled")
-TIMES = BackgroundTimes(flush_s=0.02, look_s=0.05, lease_s=30.0)
+LONG = {"max_output_tokens": 60_000, "ignore_eos": True}
+"""An answer that is not over before a test is."""
 
 
 def body(text: str = "hi", **fields: Any) -> dict[str, Any]:
@@ -50,19 +50,14 @@ async def file(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def serving(
-    file: Path, *engines: str, times: BackgroundTimes = TIMES, worker: str = "", **options: Any
+    file: Path, *engines: str, times: BackgroundTimes = QUICK, **options: Any
 ) -> AsyncIterator[tuple[Gateway, httpx.AsyncClient]]:
     """A gateway whose Responses are in a file, and a client of `acme`."""
-    engine = open_engine(f"sqlite:///{file}")
-    sealer = ResponseSealer([PEPPER], os.urandom)
-    runs = BackgroundRuns(SqlBackgroundResponses(engine, sealer, time.time), worker or os.urandom(8).hex(), time.time, times)
-    options = {"policies": [STORES], "responses": SqlResponses(engine, sealer, time.time), "background": runs, **options}
-    try:
+    async with response_stores(file, times) as (responses, runs):
+        options = {"policies": [STORES], "responses": responses, "background": runs, **options}
         async with gateway(*engines, **options) as running, running.client() as client:
             yield running, client
             await until(lambda: not runs.running)
-    finally:
-        await engine.dispose()
 
 
 async def begun(client: httpx.AsyncClient, text: str = "hi", **fields: Any) -> dict[str, Any]:
@@ -168,7 +163,7 @@ async def test_the_caller_may_leave_its_stream(file: Path) -> None:
 async def test_a_cancelled_response_stops_its_engine_and_is_booked_once(file: Path, where: str) -> None:
     async with SimEngine(SLOW) as engine, serving(file, engine.url) as (running, client), serving(file, engine.url) as (_, other):
         asked = client if where == "here" else other
-        name = (await begun(client, max_output_tokens=4000))["id"]
+        name = (await begun(client, **LONG))["id"]
         following = asyncio.create_task(replayed(other, name))
         await shown(client, name, "in_progress")
         reply = await asked.post(f"{PATH}/{name}/cancel")
@@ -199,7 +194,7 @@ async def test_a_response_that_is_over_is_not_cancelled(file: Path) -> None:
 
 async def test_a_deleted_response_is_not_there_and_its_engine_stops(file: Path) -> None:
     async with SimEngine(SLOW) as engine, serving(file, engine.url) as (_, client), serving(file, engine.url) as (_, other):
-        name = (await begun(client, max_output_tokens=4000))["id"]
+        name = (await begun(client, **LONG))["id"]
         await shown(client, name, "in_progress")
         assert (await other.delete(f"{PATH}/{name}")).json()["deleted"] is True
         await until(lambda: engine.counters.aborted == 1)
@@ -262,12 +257,12 @@ async def test_events_are_kept_of_responses_in_the_background_alone(file: Path) 
 
 async def test_a_tenant_has_so_many_under_way(file: Path) -> None:
     async with SimEngine(SLOW) as engine, serving(file, engine.url) as (running, client), running.client("bolt") as other:
-        names = [(await begun(client, f"{number}", max_output_tokens=4000))["id"] for number in range(3)]
+        names = [(await begun(client, f"{number}", **LONG))["id"] for number in range(3)]
         reply = await client.post(PATH, json=body())
         assert (reply.status_code, reply.json()["error"]["param"]) == (429, "background")
         theirs = (await begun(other, max_output_tokens=4))["id"]
         assert (await client.post(f"{PATH}/{names[0]}/cancel")).status_code == 200
-        names.append((await begun(client, "again", max_output_tokens=4000))["id"])
+        names.append((await begun(client, "again", **LONG))["id"])
         for name in names:
             assert (await client.post(f"{PATH}/{name}/cancel")).status_code == 200
         await shown(other, theirs, *OVER)
@@ -313,7 +308,7 @@ async def test_a_response_whose_worker_died_fails_once_the_lease_is_over(file: P
     times = BackgroundTimes(flush_s=0.02, look_s=3600.0, lease_s=0.0)
     async with SimEngine(SLOW) as engine, serving(file, engine.url) as (_, other):
         async with serving(file, engine.url, times=times) as (running, client):
-            name = (await begun(client, max_output_tokens=4000))["id"]
+            name = (await begun(client, **LONG))["id"]
             await until(lambda: bool(running.deps.background and running.deps.background.running))
             seen = await shown(other, name, "failed")  # its worker renews no lease, as one that was killed
             assert (seen["error"]["code"], "stopped before it was complete" in seen["error"]["message"]) == ("server_error", True)
@@ -324,7 +319,7 @@ async def test_a_response_whose_worker_died_fails_once_the_lease_is_over(file: P
 async def test_what_is_left_at_the_end_of_the_grace_fails_and_the_rest_is_complete(file: Path) -> None:
     async with SimEngine(SLOW) as slow, SimEngine(SIM) as quick, serving(file, quick.url) as (_, other):
         async with serving(file, slow.url) as (running, client):
-            name = (await begun(client, max_output_tokens=4000))["id"]
+            name = (await begun(client, **LONG))["id"]
             await shown(client, name, "in_progress")
 
             class Server:
@@ -341,7 +336,7 @@ async def test_what_is_left_at_the_end_of_the_grace_fails_and_the_rest_is_comple
 
 async def test_an_erased_end_users_response_ends(file: Path) -> None:
     async with SimEngine(SLOW) as engine, serving(file, engine.url) as (running, client):
-        name = (await begun(client, user="ann@acme.example", max_output_tokens=4000))["id"]
+        name = (await begun(client, user="ann@acme.example", **LONG))["id"]
         await shown(client, name, "in_progress")
         digest = running.deps.answers.digest_of_user("ann@acme.example")
         database = open_engine(f"sqlite:///{file}")
@@ -374,7 +369,9 @@ async def test_the_official_client_polls_streams_and_cancels(file: Path) -> None
             events = [event async for event in stream]
             assert events[0].sequence_number == 3
             assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == made.output_text
-            long = await client.responses.create(model="sim", input="hi", background=True, stream=True, max_output_tokens=4000)
+            long = await client.responses.create(
+                model="sim", input="hi", background=True, stream=True, max_output_tokens=60_000, extra_body={"ignore_eos": True}
+            )
             name = ""
             with contextlib.suppress(StopAsyncIteration):
                 async for event in long:

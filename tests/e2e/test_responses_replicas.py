@@ -16,6 +16,8 @@ from tests.timing import HANG_S, until
 pytestmark = pytest.mark.slow
 
 SIM = SimSettings(models=("sim",), speed=2000)
+LONG = {"max_output_tokens": 60_000, "ignore_eos": True}
+"""An answer that is not over before a test is."""
 POLICY = 'tenant: "*"\nmodels:\n  - {name: sim, pool: chat}\nrouting: round_robin\nresponses: {}\n'
 
 
@@ -87,14 +89,14 @@ async def following(replica: Replica, name: str, key: str) -> list[dict[str, Any
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_a_killed_gateways_responses_in_the_background_fail_and_another_gateways_go_on(kind: str, tmp_path: Path) -> None:
-    tenancy, long = Tenancy(["acme"]), {"model": "sim", "input": "hi", "background": True, "max_output_tokens": 4000}
+    tenancy, long = Tenancy(["acme"]), {"model": "sim", "input": "hi", "background": True, **LONG}
     slow = SimSettings(models=("sim",))
     async with SimEngine(slow) as engine, database(kind, tmp_path) as db:
         settings = {"engine": engine.url, "counters": "memory://", "sql": db.url, "policies": [POLICY], "more": "ledger: {fsync_ms: 5}\n"}
         async with replicas(tmp_path, 2, tenancy, **settings) as made:
             key = tenancy.keys["acme"]
             lost = (await background(made[0], "POST", "", key, long))["id"]
-            kept = (await background(made[1], "POST", "", key, {**long, "max_output_tokens": 200}))["id"]
+            kept = (await background(made[1], "POST", "", key, {**long, "max_output_tokens": 100}))["id"]
             watched = asyncio.create_task(following(made[1], lost, key))
             await seen(made[1], lost, key, "in_progress")
             made[0].kill()
@@ -120,7 +122,7 @@ async def test_a_killed_gateways_responses_in_the_background_fail_and_another_ga
 
 
 async def test_any_worker_of_a_gateway_shows_and_cancels(tmp_path: Path) -> None:
-    tenancy, long = Tenancy(["acme"]), {"model": "sim", "input": "hi", "background": True, "max_output_tokens": 4000}
+    tenancy, long = Tenancy(["acme"]), {"model": "sim", "input": "hi", "background": True, **LONG}
     async with SimEngine(SimSettings(models=("sim",))) as engine, database("sqlite", tmp_path) as db:
         settings = {"engine": engine.url, "counters": "valkey+embedded://", "sql": db.url, "policies": [POLICY], "more": "workers: 2\n"}
         async with replicas(tmp_path, 1, tenancy, **settings) as (only,):

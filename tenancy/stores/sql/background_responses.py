@@ -1,7 +1,7 @@
 """Responses in the background in SQL: a row for the state of each, sealed, and rows of sealed events behind it.
 
-Whoever changes a row names the state that it was read in, so of a worker that goes on and a caller who cancels, one is first and the other
-finds out. A worker's write is one transaction: the events, the state, the bytes of the tenant, and at the end the stored Response.
+Whoever changes a row locks it first, so of a worker that goes on and a caller who cancels, one is first and the other finds out. A
+worker's write is one transaction: the events, the state, the bytes of the tenant, and at the end the stored Response.
 """
 
 import sqlalchemy as sa
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.clock import WallClock
 from domain.identity import TenantId
-from tenancy.background import OPEN, Advance, BackgroundBounds, BackgroundResponse, EventBatch, TooManyInBackground
+from tenancy.background import OPEN, Advance, BackgroundBounds, BackgroundResponse, End, EventBatch, TooManyInBackground
 from tenancy.responses import NoRoomForResponses, ResponseSealer
 from tenancy.stores.sql.responses import READ_WITHIN_S, WRITE_WITHIN_S, away, erased, give_room, insert_response, log, take_room
 from tenancy.stores.sql.schema_background import background_events, background_response, remove_background
@@ -57,7 +57,7 @@ class SqlBackgroundResponses:
         column = background_response.c
         mine = _is(tenant, response_id) & (column.worker == worker) & column.status.in_(OPEN)
         async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
-            row = (await connection.execute(sa.select(background_response).where(mine).with_for_update())).mappings().first()
+            row = await _locked(connection, mine)
             if row is None:
                 return False
             changed: dict[str, object] = {"status": added.status, "last": added.batch.last}
@@ -93,9 +93,7 @@ class SqlBackgroundResponses:
         async with away(READ_WITHIN_S), self._engine.connect() as connection:
             row = (await connection.execute(wanted)).mappings().first()
         opened = None if row is None else self._opened(row)
-        if row is None or opened is None:
-            return None
-        return BackgroundResponse(**{name: row[name] for name in _SAME}, response=opened[0], items=opened[1])
+        return None if row is None or opened is None else _state_of(row, opened)
 
     async def events(self, tenant: TenantId, response_id: str, after: int) -> list[EventBatch]:
         column = background_events.c
@@ -111,25 +109,26 @@ class SqlBackgroundResponses:
             batches.append(EventBatch(row["first"], row["last"], opened[0]))
         return batches
 
-    async def end(self, seen: BackgroundResponse, ended: BackgroundResponse, told: bytes) -> bool:
-        batch = EventBatch(ended.last, ended.last, told)
-        sealed, events = self._sealed(ended), self._sealed_events(seen.tenant, seen.id, batch)
-        column = background_response.c
-        same = _is(seen.tenant, seen.id) & (column.status == seen.status) & (column.last == seen.last)
-        if ended.status == "failed":
-            same &= column.lease_until_unix == seen.lease_until_unix  # its worker may have come back
+    async def end(self, tenant: TenantId, response_id: str, ends: End) -> BackgroundResponse | None:
+        column, now = background_response.c, self._wall()
         async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
-            before = (await connection.execute(sa.select(column.sealed).where(same).with_for_update())).scalar()
-            if before is None:
-                return False
-            more = len(events) + len(sealed) - len(before)
+            row = await _locked(connection, _is(tenant, response_id) & (column.expires_unix > now))
+            opened = None if row is None else self._opened(row)
+            if row is None or opened is None:
+                return None
+            seen = _state_of(row, opened)
+            if seen.is_over or (end := ends(seen)) is None:
+                return seen
+            ended, told = end
+            batch = EventBatch(ended.last, ended.last, told)
+            sealed, events = self._sealed(ended), self._sealed_events(tenant, response_id, batch)
+            more = len(events) + len(sealed) - len(row["sealed"])
             values = {"status": ended.status, "last": ended.last, "lease_until_unix": 0.0, "kid": self._sealer.kid, "sealed": sealed}
-            changed = await connection.execute(sa.update(background_response).where(same).values(**values, bytes=column.bytes + more))
-            if not changed.rowcount:
-                return False
-            await self._insert(connection, seen.tenant, seen.id, batch, events)
-            await give_room(connection, {seen.tenant: -more})  # an end is told even where there is no room for it
-        return True
+            changed = sa.update(background_response).where(_is(tenant, response_id)).values(**values, bytes=column.bytes + more)
+            await connection.execute(changed)
+            await self._insert(connection, tenant, response_id, batch, events)
+            await give_room(connection, {tenant: -more})  # an end is told even where there is no room for it
+        return ended
 
     async def discard(self, tenant: TenantId, response_id: str) -> bool:
         there = _is(tenant, response_id) & (background_response.c.expires_unix > self._wall())
@@ -162,6 +161,15 @@ _SAME = tuple(name for name in BackgroundResponse.__struct_fields__ if name not 
 
 def _is(tenant: TenantId, response_id: str) -> "sa.ColumnElement[bool]":
     return (background_response.c.id == response_id) & (background_response.c.tenant == tenant)
+
+
+async def _locked(connection: AsyncConnection, where: "sa.ColumnElement[bool]") -> "sa.RowMapping | None":
+    """A row that nobody else changes until the transaction is over; None where there is none."""
+    return (await connection.execute(sa.select(background_response).where(where).with_for_update())).mappings().first()
+
+
+def _state_of(row: "sa.RowMapping", opened: tuple[bytes, bytes]) -> BackgroundResponse:
+    return BackgroundResponse(**{name: row[name] for name in _SAME}, response=opened[0], items=opened[1])
 
 
 def _row_name(response_id: str) -> str:

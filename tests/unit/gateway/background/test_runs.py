@@ -13,7 +13,7 @@ from domain.identity import TenantId
 from gateway.background.runs import MOST_BYTES, BackgroundRun, BackgroundRuns, BackgroundTimes
 from gateway.http.responses.background import BackgroundTranslation, count_events
 from policies.schema import ResponsesPolicy
-from tenancy.background import Advance, BackgroundBounds, BackgroundResponse, EventBatch
+from tenancy.background import Advance, BackgroundBounds, BackgroundResponse, End, EventBatch
 from tenancy.responses import NoRoomForResponses, ResponsesAway, StoredResponse
 from tests.responses_wire import chunk, events, sse, translation
 from tests.world.loop import VirtualLoop
@@ -61,12 +61,11 @@ class MemoryStore:
     async def events(self, tenant: TenantId, response_id: str, after: int) -> list[EventBatch]:
         return [batch for batch in self.batches if batch.last > after]
 
-    async def end(self, seen: BackgroundResponse, ended: BackgroundResponse, told: bytes) -> bool:
-        if seen != self.state:
-            return False
-        self.state = ended
-        self.batches.append(EventBatch(ended.last, ended.last, told))
-        return True
+    async def end(self, tenant: TenantId, response_id: str, ends: End) -> BackgroundResponse | None:
+        if self.state is not None and not self.state.is_over and (end := ends(self.state)) is not None:
+            self.state, told = end
+            self.batches.append(EventBatch(self.state.last, self.state.last, told))
+        return self.state
 
     async def discard(self, tenant: TenantId, response_id: str) -> bool:
         gone, self.state = self.state is not None, None
