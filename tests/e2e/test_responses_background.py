@@ -358,6 +358,18 @@ async def test_equal_requests_and_kept_answers_are_responses_of_their_own(file: 
         assert len([one for one in engine.received if one.body]) == 1
 
 
+async def test_what_a_guard_rule_blocks_is_a_response_that_failed(file: Path) -> None:
+    rule = {"id": "keys", "kind": "words", "words": ["open sesame"], "mode": "block"}
+    policies = [{**STORES, "guards": {"rules": [rule]}}]
+    async with SimEngine(SIM) as engine, serving(file, engine.url, policies=policies) as (running, client):
+        name = (await begun(client, "say open sesame"))["id"]
+        done = await shown(client, name, "failed")
+        assert (done["error"]["code"], done["output"]) == ("invalid_prompt", [])
+        assert not [one for one in engine.received if one.body]
+        record = next(record for record in running.records if record.endpoint == PATH)
+        assert (record.outcome, record.status, running.open_holds) == ("guard_blocked", 400, 0)
+
+
 async def test_the_official_client_polls_streams_and_cancels(file: Path) -> None:
     async with SimEngine(SLOW) as engine, serving(file, engine.url) as (running, _):
         async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key=running.keys["acme"], max_retries=0) as client:

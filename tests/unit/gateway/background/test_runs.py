@@ -124,8 +124,12 @@ class Site:
         self.run.end(self.translation.released())
 
     async def over(self) -> None:
-        while self.runs.running:
+        """Wait until nothing is left to be written, a minute at most."""
+        for _ in range(600):
+            if not self.runs.running:
+                return
             await asyncio.sleep(0.1)
+        raise AssertionError("the run goes on")
 
 
 def simulated(test: Callable[[Site], Awaitable[None]]) -> None:
