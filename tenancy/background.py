@@ -9,7 +9,7 @@ that it can be continued like every other one.
 """
 
 from collections.abc import Callable
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -19,7 +19,6 @@ from tenancy.responses import StoredResponse
 BackgroundStatus = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
 OPEN: Final[tuple[BackgroundStatus, ...]] = ("queued", "in_progress")
 """The states of a Response that is not over."""
-STATUSES: Final[tuple[BackgroundStatus, ...]] = get_args(BackgroundStatus)
 
 
 class EventBatch(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ import msgspec
 from domain.faults import Fault, Kind
 from domain.identity import TenantId
 from gateway.deps import Deps
-from gateway.http.edge.exchange import NOBODY, Exchange, Listener
+from gateway.http.edge.exchange import NOBODY, Exchange
+from gateway.http.edge.reader_pace import ReaderPace
 from gateway.http.edge.taps import HEARTBEAT
 from gateway.http.faults import render_event
 from gateway.http.responses.background import events_after
@@ -99,27 +100,6 @@ async def removed(tenant: TenantId, response_id: str, deps: Deps) -> bool:
     return gone
 
 
-class _EventReader(Listener):
-    """Holds events back while their reader is slow, and knows when the reader has left."""
-
-    def __init__(self) -> None:
-        self.room = asyncio.Event()
-        self.room.set()
-        self.left = False
-
-    def full(self) -> None:
-        self.room.clear()
-
-    def drained(self) -> None:
-        self.room.set()
-
-    def gone(self) -> None:
-        self.left = True
-        self.room.set()
-
-    cut = gone
-
-
 async def send_events(exchange: Exchange, seen: BackgroundResponse, after: int, deps: Deps) -> None:
     """Send the events behind a number, those that are stored and those that come, and end the reply behind the last one. The head of the
     reply is out. Whatever ends it early, the Response goes on.
@@ -127,7 +107,7 @@ async def send_events(exchange: Exchange, seen: BackgroundResponse, after: int, 
     Args:
         after: the sequence number of the last event that the caller has.
     """
-    reader = exchange.listener = _EventReader()
+    reader = exchange.listener = ReaderPace()
     try:
         await _send_all(exchange, reader, seen, after, deps)
     except Fault as fault:
@@ -145,7 +125,7 @@ async def send_events(exchange: Exchange, seen: BackgroundResponse, after: int, 
             exchange.abandon()
 
 
-async def _send_all(exchange: Exchange, reader: _EventReader, seen: BackgroundResponse, after: int, deps: Deps) -> None:
+async def _send_all(exchange: Exchange, reader: ReaderPace, seen: BackgroundResponse, after: int, deps: Deps) -> None:
     """Send events until the last one is out or the reader has left. Raises Fault."""
     runs = deps.background
     assert runs is not None
@@ -161,8 +141,7 @@ async def _send_all(exchange: Exchange, reader: _EventReader, seen: BackgroundRe
         if now is None:
             raise Fault(Kind.RESPONSE_NOT_FOUND, "The Response was deleted.")
         for batch in batches:
-            await reader.room.wait()
-            if reader.left:
+            if not await reader.may_write():
                 return
             exchange.write(events_after(batch, after))
             after, silent_since = batch.last, deps.clock()

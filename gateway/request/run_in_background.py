@@ -6,6 +6,7 @@ that it writes to is another one (`gateway/background/detached.py`).
 """
 
 import asyncio
+from typing import NoReturn
 
 from domain import retry_after
 from domain.faults import Fault, Kind
@@ -41,12 +42,14 @@ def goes_to_background(translation: Translation, policy: TenantPolicy, exchange:
             message = "A Response in the background has to be stored: send 'store': true, or leave out 'background'."
             raise Fault(Kind.INVALID_VALUE, message, param="store")
         _refuse("no Responses are stored here, as no policy says so (`responses`). Send 'stream': true and read the reply as it comes.")
+    if not translation.terms.max_background:
+        _refuse("the policy allows none (`responses.max_background`). Send 'stream': true and read the reply as it comes.")
     if deps.background is None:
         _refuse("this gateway runs nothing in the background. Send 'stream': true and read the reply as it comes.")
     return True
 
 
-def _refuse(why: str) -> None:
+def _refuse(why: str) -> NoReturn:
     raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter 'background' is not supported here: {why}", param="background")
 
 

@@ -227,9 +227,10 @@ async def test_another_tenants_responses_are_not_there(file: Path) -> None:
         ({}, {"store": False}, "store"),
         ({"store": False}, {}, "store"),
         (None, {"store": True}, "background"),
+        ({"max_background": 0}, {}, "background"),
         ({}, {"stream": "yes"}, "stream"),
     ],
-    ids=["declined", "not-by-default", "no-policy", "stream-is-none"],
+    ids=["declined", "not-by-default", "no-policy", "none-allowed", "stream-is-none"],
 )
 async def test_what_cannot_be_stored_is_not_run(file: Path, policy: Any, fields: dict[str, Any], param: str) -> None:
     policies = [{"tenant": "*", "models": MODELS, "responses": policy}]
