@@ -14,6 +14,7 @@ from domain.identity import Caller
 from gateway.background.detached import detached
 from gateway.background.runs import BackgroundRun, BackgroundRuns
 from gateway.deps import Deps
+from gateway.http.edge.attempt_faults import caller_gone
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.translation import Translation
 from gateway.http.responses import DAY_S, ResponsesTranslation
@@ -57,12 +58,14 @@ async def run_in_background(exchange: Exchange, caller: Caller, story: Story, de
     """Keep the Response as queued, answer the caller, and return the exchange with which the request goes on.
 
     Raises:
-        Fault: OVERLOADED, CONCURRENCY_LIMIT or QUOTA_SPENT where there is no room for a further Response; STATE_UNAVAILABLE.
+        Fault: OVERLOADED, CONCURRENCY_LIMIT or QUOTA_SPENT where there is no room for a further Response; STATE_UNAVAILABLE; CLIENT_GONE.
     """
     runs, asked = deps.background, exchange.translation
     assert runs is not None
     assert isinstance(asked, ResponsesTranslation)
     assert asked.terms is not None
+    if exchange.gone:
+        raise caller_gone()  # nobody would ever know the Response's id
     if runs.full:
         raise Fault(Kind.OVERLOADED, "Too many Responses are made in the background here. Try again shortly.", retry=retry_after.SOON)
     user = story.asked.user
