@@ -23,6 +23,7 @@ from domain.identity import TenantId
 from gateway.answers.cache import AnswerCache
 from gateway.answers.flights import Receiver
 from gateway.auth.jwt import JwtVerifier
+from gateway.background.runs import BackgroundRuns
 from gateway.guards.remembered import RememberedVerdicts
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
@@ -240,6 +241,8 @@ class Deps:
     """Answers of earlier requests, and the equal requests under way."""
     responses: ResponseStore | None = None
     """Stored Responses; None where none are stored."""
+    background: BackgroundRuns | None = None
+    """The Responses in the background; None where there are none."""
     full_of_responses: dict[TenantId, float] = field(default_factory=dict)
     """Until when no Response of a tenant is stored, which had no room for one (`gateway.request.response_state`)."""
     images: ImageFetcher = field(default_factory=ImageFetcher)

@@ -13,6 +13,9 @@ of its own.
 The answer cache (`look_up`) stands between `admit` and whatever needs an engine: a hit skips the steps from there to `settle`. A miss that
 may be kept writes to a flight instead of its own exchange, which equal requests can join, and which records the reply.
 
+A Response in the background is answered behind `admit` (`run_in_background`), and the rest of the steps write to an exchange without a
+caller.
+
 The end of a Response that is to be stored is held back by the exchange until `keep_response` has stored it, whichever step made the reply.
 
 Guard rules look at the request (`guard_input`) before anything else sees its prompt, and at the answer in a tap of the reply chain
@@ -36,6 +39,7 @@ from gateway.request.holds import OpenHold
 from gateway.request.interpret import interpret
 from gateway.request.look_up import keep, land, look_up
 from gateway.request.response_state import keep_response
+from gateway.request.run_in_background import run_in_background
 from gateway.request.settle import defect, open_story, record, refuse, settle
 from gateway.rollouts.shadow import mirror
 
@@ -51,6 +55,10 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
             try:
                 ask, rule = look_ahead(ask, rule, grant, exchange, story, deps)  # 400, 503
                 ask, hold = await admit(caller, ask, rule, grant, story, deps)  # 400, 429
+                if exchange.to_background:
+                    exchange = await run_in_background(
+                        exchange, caller, story, deps
+                    )  # 429, 503; the caller is answered, and the rest is kept
                 if story.asked.guards is not None:
                     ask = await guard_input(ask, story, deps)  # 400, 503; what comes after it sees the text as the rules let it pass
                 ask, to = await look_up(ask, rule, exchange, story, deps)  # answered from the cache, or 503 at last; 504

@@ -104,6 +104,9 @@ class ResponsesPolicy(Strict):
         le=1024**4,
         description="Bytes that all stored Responses of the tenant take together, at most.",
     )
+    max_background: int = Field(
+        default=20, ge=0, le=1000, description="Responses in the background of the tenant that are under way at once, at most."
+    )
 
 
 class Treatment(Strict):

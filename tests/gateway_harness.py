@@ -15,6 +15,7 @@ import msgspec
 
 from domain.identity import TenantId
 from domain.membership import MemberSource
+from gateway.background.runs import BackgroundRuns
 from gateway.config.load import Settings
 from gateway.deps import Deps
 from gateway.files.service import FileService
@@ -146,6 +147,7 @@ async def gateway(
     base_dir: Path | None = None,
     files: FileService | None = None,
     responses: ResponseStore | None = None,
+    background: BackgroundRuns | None = None,
     **sections: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve in front of `engines` (their URLs) on a free loopback port."""
@@ -182,6 +184,7 @@ async def gateway(
         observe=observe,
         log_defect=lambda error, _: defects.append(error),
         responses=responses,
+        background=background,
     )
     await detectors.prepare()
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)
@@ -227,6 +230,8 @@ async def gateway(
         defects,
     )
     tasks = [asyncio.create_task(_sweep(deps, connections)), asyncio.create_task(deps.holds.run(deps.counters))]
+    if background is not None:
+        tasks.append(asyncio.create_task(background.keep()))
     tasks += [asyncio.create_task(loop) for loop in (tokens.loops() if tokens else ())]
     if poll:
         tasks += [asyncio.create_task(loop) for loop in fleet.loops()]

@@ -190,7 +190,8 @@ def prepare(
     (folder / "token").write_text(TOKEN)
     for number, policy in enumerate(policies):
         (home / "policies" / f"{number}.yaml").write_text(policy)
-    (home / "tidegate.yaml").write_text(SETTINGS.format(sql=sql, counters=counters, backends=backends) + more)
+    settings = SETTINGS.format(sql=sql, counters=counters, backends=backends)
+    (home / "tidegate.yaml").write_text((settings.replace("workers: 1\n", "") if "workers:" in more else settings) + more)
     return home
 
 

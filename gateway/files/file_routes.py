@@ -4,7 +4,6 @@ The body of `POST /v1/files` is read whole, within `data.limits.largest_body_byt
 answer with a file's bytes is sent piece by piece, as fast as its reader takes it.
 """
 
-import asyncio
 from functools import partial
 from typing import Final
 
@@ -16,7 +15,8 @@ from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.files.form import FormFile, read_form
 from gateway.files.service import FILES, NO_STORE, FileService, answered, entered, nothing_found, refusals, whole_body
-from gateway.http.edge.exchange import NOBODY, Exchange, Listener
+from gateway.http.edge.exchange import NOBODY, Exchange
+from gateway.http.edge.reader_pace import ReaderPace
 from gateway.http.openai.files import ExpiresAfter, checked_name, checked_purpose, file_object, keep_s, page_object, read_page_query
 from gateway.request.reply_headers import common_headers
 from gateway.story import Story
@@ -126,7 +126,7 @@ async def send_content(exchange: Exchange, story: Story, deps: Deps, file_id: st
     """
     caller, service = await entered(FILES, exchange, story, deps)
     file = await visible_file(file_id, caller, service, deps)
-    pace = _ReaderPace()
+    pace = ReaderPace()
     begun = False
     with refusals():
         async for piece in service.contents.stream(file_key(file.id)):
@@ -151,29 +151,3 @@ def _content_headers(exchange: Exchange, story: Story, deps: Deps) -> bytes:
     own = b"content-type: application/octet-stream\r\nx-content-type-options: nosniff\r\ncontent-disposition: attachment\r\n"
     request_id = b"x-request-id: %b\r\n" % story.request_id.encode("ascii")
     return own + NO_STORE + request_id + common_headers(exchange, story, deps)
-
-
-class _ReaderPace(Listener):
-    """Holds a sender back while its reader is slow."""
-
-    def __init__(self) -> None:
-        self._room = asyncio.Event()
-        self._room.set()
-        self._left = False
-
-    def full(self) -> None:
-        self._room.clear()
-
-    def drained(self) -> None:
-        self._room.set()
-
-    def gone(self) -> None:
-        self._left = True
-        self._room.set()
-
-    cut = gone
-
-    async def may_write(self) -> bool:
-        """Wait until there is room; False once the reader has left."""
-        await self._room.wait()
-        return not self._left

@@ -1,5 +1,7 @@
 """The drain of one worker after SIGTERM (R21): no new connections, then no new requests, then an error for the requests that are left.
 
+Responses in the background are requests without a caller: they have the grace, too, and those that are left end as failed.
+
 The worker says that it is unready before it calls `drain`. `end_requests` waits for the last requests: a request that was answered still
 has to be settled and recorded, which takes a round trip to the counter store. The ledger's writer may close only after that, or the ledger
 counts the request as lost. The supervisor passes SIGTERM on to its workers (`gateway/process/supervisor.py`); the drain of a backend, which
@@ -13,6 +15,7 @@ from typing import Final, Protocol
 import structlog
 
 from backends.attempt import RetryBudget
+from gateway.background.runs import BackgroundRuns
 from gateway.config.settings import DrainSettings
 from gateway.deps import Deps
 from gateway.http.edge.connections import IDLE_WAIT_S, Connections
@@ -51,7 +54,8 @@ async def drain(server: Closes, connections: Connections, deps: Deps, limits: Dr
     give_up_at = deps.clock() + limits.grace_s
     await connections.wait_for_idle(min(give_up_at, deps.clock() + IDLE_WAIT_S))
     connections.start_draining()
-    while connections.open and deps.clock() < give_up_at:
+    background = deps.background
+    while (connections.open or (background is not None and background.running)) and deps.clock() < give_up_at:
         await asyncio.sleep(POLL_S)
     if deps.budget.active:
         log.warning("the grace is over; cutting what still runs", worker=worker, in_flight=deps.budget.active)
@@ -59,16 +63,17 @@ async def drain(server: Closes, connections: Connections, deps: Deps, limits: Dr
     end_shadows(deps)
     for relay in deps.watch.relays():
         relay.end_with(stopping())
-    await end_requests(connections, deps.budget)
+    await end_requests(connections, deps.budget, background)
 
 
-async def end_requests(connections: Connections, budget: RetryBudget) -> None:
-    """Wait until no caller is connected and every request has its Record, each wait within its bound."""
+async def end_requests(connections: Connections, budget: RetryBudget, background: BackgroundRuns | None = None) -> None:
+    """Wait until no caller is connected, every request has its Record, and every Response in the background its end, each wait within its
+    bound."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(connections.wait_until_empty(), CONNECTIONS_S)
     for connection in list(connections.open):
         connection.abort()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RECORDS_S):
-            while budget.active:
+            while budget.active or (background is not None and background.running):
                 await asyncio.sleep(POLL_S)

@@ -43,6 +43,7 @@ from gateway.placement.explain import answers
 from gateway.placement.index_copy import COPY_LINE, COPY_WITHIN_S, copied, leave_copy, left_copy, take_copy
 from gateway.placement.shared_dispatches import SharedDispatches
 from gateway.placement.shared_load import SharedLoad
+from gateway.process.background import kept_up
 from gateway.process.children import settle_memory
 from gateway.process.drain import Closes, drain
 from gateway.process.file_descriptors import bounded_connections
@@ -69,7 +70,7 @@ from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks, channel_for
 from gateway.wiring.requests import deps_for
-from gateway.wiring.stores import decision_log_for, directory_watch_for, open_stores, usage_writer_for
+from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
 from policies.load import PolicyFolder
 from routing.prefix.chain import generation
 from tenancy.hold import LimitUsage
@@ -253,6 +254,7 @@ class _Worker:
             detectors=self._detectors,
             files=files.service,
             responses=stores.responses,
+            background=background_runs_for(stores),
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)
@@ -285,6 +287,7 @@ class _Worker:
             *fleet.loops(),
             registered,
             *files.loops(self._index, deps, self._line_ends()),
+            *((kept_up(deps.background.keep, "background Responses"),) if deps.background is not None else ()),
             *(tokens.loops() if tokens else ()),
             *limits,
         ]

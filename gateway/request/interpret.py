@@ -26,6 +26,7 @@ from gateway.request.guards_asked import applying_guards
 from gateway.request.permissions import CLASS_HEADER, RETRY_HEADER, check_parameters, urgency
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from gateway.request.response_state import continuing, decide_storing, keep_chat
+from gateway.request.run_in_background import goes_to_background
 from gateway.rollouts.dealing import deal, deal_prompt
 from gateway.story import Story
 from policies.caps import USUAL_CAPS
@@ -91,6 +92,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
         treated, asked = with_images(treated, images), structs.replace(asked, ask=with_images(ask, images))
     if translation is not None:
         decide_storing(translation, match.policy, caller.tenant, deps)
+        exchange.to_background = goes_to_background(translation, match.policy, exchange, deps)
     elif "store" in ask.names:
         keep_chat(ask, exchange, match.policy, caller.tenant, deps)
     if match.model.fallback and DEGRADE_HEADER not in asked.headers:

@@ -76,8 +76,8 @@ async def continuing(translation: Translation, exchange: Exchange, caller: Calle
         raise state_away(error, deps) from None
     if before is None:
         message = (
-            "Previous response with this id not found: it, or a Response before it, was not stored, has expired or was deleted. "
-            "Send the whole conversation as 'input'."
+            "Previous response with this id not found: it, or a Response before it, is not complete, was not stored, has expired or was "
+            "deleted. Send the whole conversation as 'input'."
         )
         raise Fault(Kind.INVALID_VALUE, message, param="previous_response_id", code="previous_response_not_found")
     chat = translation.continuing(before)

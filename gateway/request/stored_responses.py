@@ -19,11 +19,12 @@ from gateway.http.responses import PATH
 from gateway.http.responses.kept import deletion, input_page
 from gateway.request.admit import admit_without_tokens
 from gateway.request.authenticate import authenticate, grant_of
+from gateway.request.background_reads import EventsAsked, cancelled, events_asked, found, removed, response_of, send_events
 from gateway.request.reply_headers import reply_headers
 from gateway.request.response_state import is_id, state_away, store_of
 from gateway.request.settle import settle
 from gateway.story import Story
-from tenancy.responses import CHAT_PREFIX, ResponsesAway, StoredResponse
+from tenancy.responses import CHAT_PREFIX, ResponsesAway
 
 BELOW: Final = f"{PATH}/"
 """How the paths of these routes begin."""
@@ -38,6 +39,8 @@ MOST_ITEMS: Final = 100
 """Items of a page; both are those of the vendor's API."""
 
 Handler = Callable[[Exchange, Story, Deps], Awaitable[None]]
+BodyOf = Callable[[Caller], Awaitable[bytes | EventsAsked]]
+"""Makes the answer for a caller, or asks for the events of a Response."""
 
 
 def handler_of(head: RequestHead) -> Handler | None:
@@ -60,7 +63,7 @@ async def _answer(exchange: Exchange, story: Story, deps: Deps) -> None:
     await answer_stored(exchange, story, deps, PATH, lambda caller: _body_of(unquote(name), operation, head, caller.tenant, deps))
 
 
-async def answer_stored(exchange: Exchange, story: Story, deps: Deps, path: str, body_of: Callable[[Caller], Awaitable[bytes]]) -> None:
+async def answer_stored(exchange: Exchange, story: Story, deps: Deps, path: str, body_of: BodyOf) -> None:
     """Answer a request about something stored: it is authenticated, admitted as one request, and settled.
 
     Args:
@@ -78,6 +81,9 @@ async def answer_stored(exchange: Exchange, story: Story, deps: Deps, path: str,
     hold = await admit_without_tokens(caller, grant, story, deps)
     try:
         body = await body_of(caller)
+        if isinstance(body, EventsAsked):
+            await _stream(body, exchange, story, deps)
+            return
         story.settled.status = 200
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False) + b"cache-control: no-store\r\n", body)
     except ResponsesAway as error:
@@ -90,27 +96,55 @@ async def answer_stored(exchange: Exchange, story: Story, deps: Deps, path: str,
         await settle(hold, story, deps)
 
 
-async def _body_of(name: str, operation: str, head: RequestHead, tenant: TenantId, deps: Deps) -> bytes:
+async def _stream(asked: EventsAsked, exchange: Exchange, story: Story, deps: Deps) -> None:
+    story.settled.status = 200
+    story.asked.stream = True
+    exchange.start(reply_headers(exchange, story, None, deps, stream=True))
+    await send_events(exchange, asked.seen, asked.after, deps)
+
+
+async def _body_of(name: str, operation: str, head: RequestHead, tenant: TenantId, deps: Deps) -> bytes | EventsAsked:
     store = store_of(deps)
     if not is_id(name) or name.startswith(CHAT_PREFIX):
         _refuse_unknown(name)
     if head.method == "DELETE":
-        if not await store.remove(tenant, name):
+        in_background = await removed(tenant, name, deps)
+        if not await store.remove(tenant, name) and not in_background:
             _refuse_unknown(name)
         return deletion(name)
+    query = query_of(head)
+    if operation == CANCEL:
+        return await _cancel(name, tenant, deps)
+    if operation != ITEMS and head.method == "GET" and (after := events_asked(query)) is not None:
+        return await _events(name, after, tenant, deps)
     stored = await store.get(tenant, name)
     if stored is None:
+        seen = await found(tenant, name, deps)
+        body = None if seen is None else seen.items if operation == ITEMS else await response_of(seen, deps)
+        if body is None:
+            _refuse_unknown(name)
+        return _items(body, query) if operation == ITEMS else body
+    return _items(stored.items, query) if operation == ITEMS else stored.response
+
+
+async def _cancel(name: str, tenant: TenantId, deps: Deps) -> bytes:
+    seen = await cancelled(tenant, name, deps)
+    body = None if seen is None else await response_of(seen, deps)
+    if body is not None:
+        return body
+    if await store_of(deps).get(tenant, name) is None:
         _refuse_unknown(name)
-    if operation == CANCEL:
-        raise Fault(Kind.INVALID_VALUE, "Only a Response that was made with 'background': true can be cancelled, and this one is complete.")
-    query = query_of(head)
-    if operation == ITEMS:
-        return _items(stored, query)
-    for word in ("stream", "starting_after"):
-        if query.get(word, "false") != "false":
-            message = f"The parameter '{word}' is not supported: a stored Response is complete. Leave it out."
-            raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=word)
-    return stored.response
+    raise Fault(Kind.INVALID_VALUE, "Only a Response that was made with 'background': true can be cancelled, and this one is complete.")
+
+
+async def _events(name: str, after: int, tenant: TenantId, deps: Deps) -> EventsAsked:
+    seen = await found(tenant, name, deps)
+    if seen is not None:
+        return EventsAsked(seen, after)
+    if await store_of(deps).get(tenant, name) is None:
+        _refuse_unknown(name)
+    message = "The events of a Response are kept only where it was made with 'background': true. Leave 'stream' out to get it whole."
+    raise Fault(Kind.INVALID_VALUE, message, param="stream")
 
 
 def query_of(head: RequestHead) -> dict[str, str]:
@@ -131,9 +165,9 @@ def paging_of(query: Mapping[str, str], usual_order: str) -> tuple[bool, int, st
     return order == "desc", int(limit), after
 
 
-def _items(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
+def _items(items: bytes, query: Mapping[str, str]) -> bytes:
     newest_first, limit, after = paging_of(query, "desc")
-    page = input_page(stored, after, limit, newest_first=newest_first)
+    page = input_page(items, after, limit, newest_first=newest_first)
     if page is None:
         raise Fault(Kind.INVALID_VALUE, f"Invalid value for 'after': the input has no item {shown(after)}.", param="after")
     return page

@@ -27,6 +27,7 @@ from backends.ports import Upstream
 from domain.clock import Clock, Rng
 from gateway.answers.cache import AnswerCache
 from gateway.auth.jwt import JwtVerifier
+from gateway.background.runs import BackgroundRuns
 from gateway.config.load import Settings
 from gateway.config.pools import PoolSettings
 from gateway.deps import Deps, Live, Watch, request_ids
@@ -159,6 +160,7 @@ def deps_for(
     detectors: GuardDetectors | None = None,
     files: FileService | None = None,
     responses: ResponseStore | None = None,
+    background: BackgroundRuns | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -167,6 +169,7 @@ def deps_for(
         answers: the answer cache, where it is not one in memory.
         detectors: built here; for a caller that prepares and closes them.
         responses: where Responses are stored; None for nowhere.
+        background: the Responses in the background of this worker; None for none.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -250,6 +253,7 @@ def deps_for(
         personal_detectors=personal_detectors(settings),
         files=files,
         responses=responses,
+        background=background,
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)

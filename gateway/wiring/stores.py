@@ -17,6 +17,7 @@ from domain.adapters import AdapterStore
 from domain.cache_purges import CachePurgeStore
 from domain.membership import MemberStore
 from domain.rollouts import RolloutStore
+from gateway.background.runs import BackgroundRuns
 from gateway.config.load import Settings
 from gateway.config.read_secrets import LOST_PEPPER, read_former_pepper, read_pepper
 from gateway.config.secrets import SecretError
@@ -29,6 +30,7 @@ from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
 from gateway.sync.revocations import PendingRevocations
 from policies.yaml.problems import ConfigError, Problem
 from tenancy.audit import Entry, canonical
+from tenancy.background import BackgroundStore
 from tenancy.directory_ports import DirectorySource
 from tenancy.journal import JournalAway
 from tenancy.keys import Pepper
@@ -36,6 +38,7 @@ from tenancy.responses import ResponseSealer, ResponseStore
 from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import (
     SqlAdapterStore,
+    SqlBackgroundResponses,
     SqlCachePurges,
     SqlDirectory,
     SqlJournal,
@@ -50,7 +53,6 @@ from tenancy.stores.sql import (
     migrate,
     open_engine,
 )
-from tenancy.stores.sql.transaction import SqlConnections
 from tenancy.stores.under_way import InFlightLog
 from tenancy.stores.wal import Wal
 from tenancy.usage import SpendReader
@@ -60,12 +62,12 @@ log = structlog.get_logger("tidegate.directory")
 __all__ = [
     "StoreError",
     "Stores",
+    "background_runs_for",
     "bookkeeper_for",
     "decision_log_for",
     "directory_watch_for",
     "open_stores",
     "prepare_store",
-    "responses_on",
     "stores_on",
     "usage_writer_for",
 ]
@@ -88,6 +90,8 @@ class Stores:
     rollouts: RolloutStore
     responses: ResponseStore | None
     """Stored Responses; None in a process that serves no requests."""
+    background: BackgroundStore | None
+    """Responses in the background; None as before."""
     close: Callable[[], Awaitable[None]]
 
 
@@ -159,11 +163,11 @@ async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
     await PolicyCopy(settings.policies_copy, versions).follow()
 
 
-def stores_on(engine: AsyncEngine, responses: ResponseStore | None = None) -> Stores:
+def stores_on(engine: AsyncEngine, responses: ResponseStore | None = None, background: BackgroundStore | None = None) -> Stores:
     """The stores of one database, over the connections of `engine`."""
     members, adapters = SqlMemberStore(engine), SqlAdapterStore(engine)
     purges, spend, rollouts = SqlCachePurges(engine), SqlSpendReader(engine), SqlRolloutStore(engine)
-    return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, responses, engine.dispose)
+    return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, responses, background, engine.dispose)
 
 
 def open_stores(settings: Settings, pepper: Pepper) -> Stores:
@@ -172,7 +176,8 @@ def open_stores(settings: Settings, pepper: Pepper) -> Stores:
     own = open_engine(
         settings.sql_url, RESPONSE_CONNECTIONS
     )  # so that requests and what keeps the worker current never wait for each other
-    stores = stores_on(engine, responses_on(own, settings, pepper))
+    sealer = _sealer(settings, pepper)
+    stores = stores_on(engine, SqlResponses(own, sealer, time.time), SqlBackgroundResponses(own, sealer, time.time))
 
     async def close() -> None:
         await engine.dispose()
@@ -181,11 +186,14 @@ def open_stores(settings: Settings, pepper: Pepper) -> Stores:
     return replace(stores, close=close)
 
 
-def responses_on(connections: SqlConnections, settings: Settings, pepper: Pepper) -> SqlResponses:
-    """The stored Responses of a database. Raises SecretError: the pepper of before is configured and missing."""
+def _sealer(settings: Settings, pepper: Pepper) -> ResponseSealer:
     former = read_former_pepper(settings)
-    sealer = ResponseSealer([pepper] if former is None else [pepper, former], secrets.token_bytes)
-    return SqlResponses(connections, sealer, time.time)
+    return ResponseSealer([pepper] if former is None else [pepper, former], secrets.token_bytes)
+
+
+def background_runs_for(stores: Stores) -> BackgroundRuns | None:
+    """A worker's Responses in the background, under a name that no other process has. Must be called in the process that uses it."""
+    return None if stores.background is None else BackgroundRuns(stores.background, f"worker-{secrets.token_hex(16)}", time.time)
 
 
 def directory_watch_for(settings: Settings, stores: Stores, pepper: Pepper) -> DirectoryWatch:

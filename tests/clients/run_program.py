@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-CASES = ("plain", "stream", "tool", "structured", "reasoning", "extras")
+CASES = ("plain", "stream", "tool", "structured", "reasoning", "extras", "background")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 strangers: list[str] = []
 

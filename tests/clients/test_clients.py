@@ -9,6 +9,7 @@ import asyncio
 import functools
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,9 @@ import jsonschema
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
+from tests.databases import migrated_file
 from tests.gateway_harness import gateway
+from tests.response_stores import response_stores
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -108,15 +111,26 @@ def _command(client: str) -> list[str]:
 
 
 async def _run(client: str, dialect: str) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        return await _run_in(Path(folder), client, dialect)
+
+
+async def _run_in(folder: Path, client: str, dialect: str) -> Run:
     how = [SimSettings(models=(name,), speed=1000, dialect=dialect, reasoning=name == "thinks") for name in ("sim", "thinks")]
     engines = [SimEngine(settings) for settings in how]
-    async with engines[0] as sim, engines[1] as thinks, httpx.AsyncClient(trust_env=False, timeout=60) as http:
+    await migrated_file(folder / "store.db")
+    async with (
+        engines[0] as sim,
+        engines[1] as thinks,
+        httpx.AsyncClient(trust_env=False, timeout=60) as http,
+        response_stores(folder / "store.db") as (responses, background),
+    ):
         pools = [
             {"name": name, "model": name, "dialect": dialect, "backends": [{"id": name, "url": engine.url}]}
             for name, engine in (("sim", sim), ("thinks", thinks))
         ]
-        models = [{"name": name, "pool": name} for name in ("sim", "thinks")]
-        async with gateway(pools=pools, policies=({"tenant": "*", "models": models},)) as served:
+        policy = {"tenant": "*", "models": [{"name": name, "pool": name} for name in ("sim", "thinks")], "responses": {"store": False}}
+        async with gateway(pools=pools, policies=(policy,), responses=responses, background=background) as served:
             environment = {
                 **{name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "PATH", "TMPDIR")},
                 **QUIET,
@@ -229,6 +243,16 @@ def test_reasoning(client: str, dialect: str) -> None:
     thought = found.answers[0]["reasoning" if dialect == "vllm" else "reasoning_content"]
     assert found.value["thought"] == "".join(found.value["streamed"]) == thought
     assert found.value["text"] == found.answers[0]["content"]
+
+
+def test_responses_in_the_background(dialect: str) -> None:
+    found = seen("openai_responses", dialect, "background")
+    value = found.value
+    assert (value["states"][0], value["states"][-1]) == ("queued", "completed")
+    assert value["text"] == value["streamed"] == found.answers[0]["content"]
+    assert value["numbers"] == list(range(len(value["numbers"])))
+    assert value["rest"] == value["numbers"][len(value["numbers"]) // 2 + 1 :]
+    assert value["cancelled"] == ["cancelled"] * 3
 
 
 def test_choices_and_logprobs(dialect: str) -> None:

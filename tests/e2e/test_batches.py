@@ -365,13 +365,14 @@ async def test_lines_may_be_responses(tmp_path: Path) -> None:
             for name in ("a", "b")
         ]
         wrong = {**lines[0], "custom_id": "c", "body": {"model": "sim", "input": [], "max_output_tokens": 4}}
-        batch = await created(client, [*lines, wrong], endpoint="/v1/responses")
+        nobody_waits = {**lines[0], "custom_id": "d", "body": {"model": "sim", "input": "d", "background": True}}
+        batch = await created(client, [*lines, wrong, nobody_waits], endpoint="/v1/responses")
         async with made.running():
             shown = await ended(client, batch["id"])
-        assert (shown["status"], shown["request_counts"]) == ("completed", {"total": 3, "completed": 2, "failed": 1})
+        assert (shown["status"], shown["request_counts"]) == ("completed", {"total": 4, "completed": 2, "failed": 2})
         answers = await output(client, shown["output_file_id"])
         assert [answer["response"]["body"]["object"] for answer in answers] == ["response"] * 2
         assert {answer["response"]["body"]["usage"]["output_tokens"] for answer in answers} == {4}
-        (error,) = await output(client, shown["error_file_id"])
-        assert error["response"]["body"]["error"]["param"] == "input"
+        errors = await output(client, shown["error_file_id"])
+        assert {error["custom_id"]: error["response"]["body"]["error"]["param"] for error in errors} == {"c": "input", "d": "background"}
         assert {record.endpoint for record in made.booked} == {"/v1/responses"}

@@ -55,8 +55,10 @@ async def test_tokens_of_a_request_that_is_not_sent() -> None:
             assert (reply.status_code, reply.json()["object"]) == (200, "response.input_tokens")
             counts.append(reply.json()["input_tokens"])
         assert 0 < counts[0] < counts[1] < counts[2]
+        reply = await client.post("/v1/responses/input_tokens", json=body(background=True))
+        assert reply.json()["input_tokens"] == counts[0]
         assert not engine.received
-        assert {record.endpoint for record in await running.recorded(3)} == {"/v1/responses/input_tokens"}
+        assert {record.endpoint for record in await running.recorded(4)} == {"/v1/responses/input_tokens"}
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])

@@ -3,9 +3,11 @@
 A route of another API becomes a chat at the edge, so it has what chats have. `ABSENT` names each cell that does not hold, with its reason.
 """
 
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +18,9 @@ from gateway.placement.explain import Would, supposed
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
+from tests.databases import migrated_file
 from tests.gateway_harness import Gateway, gateway, no_engine
+from tests.response_stores import response_stores
 
 SIM = SimSettings(models=("sim",), speed=2000)
 SECRET = "open sesame"
@@ -51,6 +55,8 @@ class Route:
     """The tokens of the prompt and of the answer that the reply tells."""
     error: Callable[[dict[str, Any]], str]
     """The message of an error."""
+    background: bool = False
+    """Whether the answer is made without its caller, who reads its events."""
 
 
 CHAT = Route(
@@ -77,7 +83,8 @@ RESPONSES = Route(
     lambda reply: (reply["usage"]["input_tokens"], reply["usage"]["output_tokens"]),
     lambda reply: str(reply["error"]["message"]),
 )
-ROUTES = {route.path: route for route in (CHAT, MESSAGES, RESPONSES)}
+IN_BACKGROUND = "/v1/responses in the background"
+ROUTES = {route.path: route for route in (CHAT, MESSAGES, RESPONSES)} | {IN_BACKGROUND: replace(RESPONSES, background=True)}
 
 
 class Site:
@@ -91,7 +98,14 @@ class Site:
 
     async def ask(self, text: str = "the sea", **fields: Any) -> httpx.Response:
         headers = fields.pop("headers", None)
-        return await self._client.post(self.route.path, json={"model": "sim", **self.route.ask(text), **fields}, headers=headers)
+        body = {"model": "sim", **self.route.ask(text), **fields}
+        if not self.route.background:
+            return await self._client.post(self.route.path, json=body, headers=headers)
+        reply = await self._client.post(self.route.path, json={**body, "background": True, "stream": True}, headers=headers)
+        if fields.get("stream") or reply.status_code != 200:
+            return reply
+        last = [line for line in reply.text.splitlines() if line.startswith("data: {")][-1]
+        return httpx.Response(200, headers=reply.headers, json=json.loads(last.removeprefix("data: "))["response"])
 
     async def stream(self, text: str = "the sea") -> list[dict[str, Any]]:
         reply = await self.ask(text, stream=True)
@@ -241,17 +255,27 @@ LAWS: dict[str, Law] = {
     "bad body": _bad_body,
 }
 
-ABSENT: dict[tuple[str, str], str] = {}
+_EARLY = "the headers of its reply are sent before an engine or the cache is asked; the Record has what they would say"
+ABSENT: dict[tuple[str, str], str] = {
+    (
+        IN_BACKGROUND,
+        "guard rules on requests",
+    ): "a request that a rule blocks is a Response that failed, as the caller has its reply by then",
+    (IN_BACKGROUND, "answer cache"): _EARLY,
+    (IN_BACKGROUND, "fallback"): _EARLY,
+    (IN_BACKGROUND, "explain"): _EARLY,
+    (IN_BACKGROUND, "an engine dies in a stream"): "its events end well, with `response.failed`",
+}
 """Cells that do not hold, each with its reason."""
 
 
 @pytest.mark.parametrize("law", list(LAWS))
 @pytest.mark.parametrize("path", list(ROUTES))
-async def test_every_route_has_every_feature(path: str, law: str) -> None:
+async def test_every_route_has_every_feature(path: str, law: str, tmp_path: Path) -> None:
     if (path, law) in ABSENT:
         pytest.skip(ABSENT[path, law])
     limits = [Limit(Scope(Level.TENANT, "acme"), Meter.REQUESTS, Window.EVER, 3)] if law == "limits" else []
-    endpoints = {"acme": CHAT.path, "bolt": path, "crane": "/v1/embeddings"} if law == "rights" else {}
+    endpoints = {"acme": CHAT.path, "bolt": ROUTES[path].path, "crane": "/v1/embeddings"} if law == "rights" else {}
     rights = {tenant: Rights(endpoints=frozenset({route})) for tenant, route in endpoints.items()}
     price = Price("p", "sim", ANY_REVISION, 0.0, TokenRates(uncached_input=10**9, output=10**9))
     async with SimEngine(SIM) as engine, no_engine() as nobody:
@@ -260,8 +284,14 @@ async def test_every_route_has_every_feature(path: str, law: str) -> None:
             for name, url in (("chat", engine.url), ("gone", nobody))
         ]
         policy = POLICY | ({"guards": {"rules": [ANSWERS]}} if law == "guard rules on answers" else {})
-        async with (
-            gateway(pools=pools, policies=(policy,), limits=limits, prices=[price], rights=rights) as running,
-            running.client() as client,
-        ):
+        stores: dict[str, Any] = {}
+        async with contextlib.AsyncExitStack() as stack:
+            if ROUTES[path].background:
+                policy = policy | {"responses": {}}
+                await migrated_file(tmp_path / "store.db")
+                responses, background = await stack.enter_async_context(response_stores(tmp_path / "store.db"))
+                stores = {"responses": responses, "background": background}
+            served = gateway(pools=pools, policies=(policy,), limits=limits, prices=[price], rights=rights, **stores)
+            running = await stack.enter_async_context(served)
+            client = await stack.enter_async_context(running.client())
             await LAWS[law](Site(ROUTES[path], engine, running, client))

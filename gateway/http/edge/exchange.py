@@ -120,6 +120,8 @@ class Exchange(msgspec.Struct, eq=False):
     """The caller's API where it is not that of the reply that is written here."""
     own: OwnRequest | None = None
     """Set where the gateway itself makes the request; None for every request that comes over a connection."""
+    to_background: bool = False
+    """Whether the caller is to be answered before an engine works for the request (`gateway.request.run_in_background`)."""
     unsent: Callable[[], None] | None = None
     """Sends the end of a reply that waits until what it tells of is stored; `release` does."""
     _head_out: bytes | None = None

@@ -1,8 +1,9 @@
 """OpenAI's Responses API (`POST /v1/responses`) in front of a chat: sans-io, bytes in and bytes out.
 
 `request.py` translates the request with `items.py` and `tools.py`, `reply.py` a whole reply and `stream.py` the events of a stream;
-`kept.py` has the form of what is stored. Who reads and writes that is `gateway/request/response_state.py`: the end of a Response that is to
-be stored is held back until it is. Docs: `docs/reference/api.md`, `docs/reference/responses-state.md`.
+`kept.py` has the form of what is stored, `background.py` what callers see of a Response that is made without them. Who reads and writes
+that is `gateway/request/response_state.py`: the end of a Response that is to be stored is held back until it is. Docs:
+`docs/reference/api.md`, `docs/reference/responses-state.md`.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,10 @@ class ResponsesTranslation:
         behind_prompt: whether a prompt of the registry comes in front of the request's messages.
     """
 
-    __slots__ = ("_before", "_behind_prompt", "_created", "_fields", "_frame", "_items", "_new_id", "_size", "_stream", "earlier", "terms")
+    __slots__ = (
+        *("_before", "_behind_prompt", "_created", "_fields", "_frame", "_items", "_new_id", "_size", "_stream"),
+        *("background", "earlier", "streams", "terms"),
+    )
 
     path: str = PATH
 
@@ -49,6 +53,10 @@ class ResponsesTranslation:
         self._before = NOTHING_BEFORE
         self._items = b""
         self.earlier = ""
+        self.background = False
+        """Whether the Response is made without its caller."""
+        self.streams = False
+        """Whether the caller of such a Response reads its events."""
         self.terms: ResponsesPolicy | None = None
         """How the Response is stored; None where it is not."""
 
@@ -67,6 +75,8 @@ class ResponsesTranslation:
         self._before = before
         ask = translated(self._fields, self._size + before.bytes, conversation(before.turns))
         self._frame = ResponseFrame(ask, self._created(), self._created, self._new_id, b"resp_" + self._new_id().encode())
+        self.background = bool(self._fields.get("background"))
+        self.streams = bool(self._fields.get("stream"))
         return ask.chat
 
     def wants_storing(self, policy: ResponsesPolicy | None) -> bool:
@@ -100,6 +110,20 @@ class ResponsesTranslation:
             items=self._items,
         )
 
+    def queued(self) -> tuple[bytes, bytes, bytes]:
+        """A Response in the background before an engine works for it: the Response, its input as it is stored, and its first events."""
+        events = self._events().queued()
+        return self._asked().queued(), self._items, events
+
+    @property
+    def response_id(self) -> str:
+        """The id of the Response."""
+        return self._asked().id.decode()
+
+    def so_far(self) -> bytes:
+        """A Response in the background with the items that are done."""
+        return self._events().so_far()
+
     @property
     def keeps(self) -> bool:
         """Whether the end of the reply has to wait until the Response is stored."""
@@ -128,10 +152,7 @@ class ResponsesTranslation:
         Raises:
             Fault: INVALID_REPLY, an event of it cannot be read.
         """
-        stream = self._stream
-        if stream is None:
-            stream = self._stream = ResponseStream(self._asked())
-        return stream.feed(data)
+        return (self._stream or self._events()).feed(data)
 
     def refusal(self, fault: Fault, request_id: str) -> Rendered:
         """The whole reply to a request that failed before a byte of its reply was out: OpenAI's error, with the caller's names."""
@@ -141,9 +162,12 @@ class ResponsesTranslation:
 
     def broken(self, fault: Fault, request_id: str) -> bytes:
         """The event that ends a stream which failed."""
+        return self._events().broken(fault, request_id)
+
+    def _events(self) -> ResponseStream:
         if self._stream is None:
             self._stream = ResponseStream(self._asked())
-        return self._stream.broken(fault, request_id)
+        return self._stream
 
     def _asked(self) -> ResponseFrame:
         if self._frame is None:
@@ -161,6 +185,12 @@ class InputTokensTranslation(ResponsesTranslation):
     def wants_storing(self, policy: ResponsesPolicy | None) -> bool:
         """Never: a count is no Response."""
         return False
+
+    def continuing(self, before: ResponseChain) -> bytes:
+        """As of the request itself, which nobody runs."""
+        chat = super().continuing(before)
+        self.background = False
+        return chat
 
     def plain(self, body: bytes) -> bytes:
         """The count with the name of its kind."""

@@ -65,13 +65,14 @@ def conversation(turns: Iterable[StoredResponse]) -> Iterator[Any]:
         yield from _decode_output(turn.response).output
 
 
-def input_page(stored: StoredResponse, after: str, limit: int, *, newest_first: bool) -> bytes | None:
+def input_page(kept: bytes, after: str, limit: int, *, newest_first: bool) -> bytes | None:
     """A page of the input's items, as the API lists them; None where there is no item `after` which it could begin.
 
     Args:
+        kept: as `stored_items` made them.
         after: the id of the item before the page; empty for the first page.
     """
-    raws = _decode_raw_items(stored.items)
+    raws = _decode_raw_items(kept)
     items = [(raw, str(_decode_id(raw)["id"])) for raw in (reversed(raws) if newest_first else raws)]
     begin = 0
     if after:

@@ -185,9 +185,13 @@ class ResponseFrame(msgspec.Struct, eq=False):
     answered: bytes = b""
     """The Response with its whole answer, once it has one that is to be stored."""
 
-    def opened(self, model: bytes) -> bytes:
-        """The Response whose answer is still being made."""
-        return self._written(b"in_progress", b"null", b"null", ResponseAnswer(model))
+    def opened(self, model: bytes, output: bytes = b"") -> bytes:
+        """The Response whose answer is still being made; `output` are the items that are done."""
+        return self._written(b"in_progress", b"null", b"null", ResponseAnswer(model, output))
+
+    def queued(self) -> bytes:
+        """The Response for which no engine has worked yet."""
+        return self._written(b"queued", b"null", b"null", ResponseAnswer(self.ask.model))
 
     def ended(self, answer: ResponseAnswer) -> bytes:
         """The Response with its whole answer."""

@@ -69,7 +69,7 @@ _OWN: Final = frozenset(
 
 _ECHOED: Final = (
     *("instructions", "max_output_tokens", "prompt_cache_key", "safety_identifier", "service_tier", "temperature", "top_p"),
-    *("parallel_tool_calls", "tool_choice", "top_logprobs", "metadata", "user", "previous_response_id"),
+    *("parallel_tool_calls", "tool_choice", "top_logprobs", "metadata", "user", "previous_response_id", "background"),
 )
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "background": False,
@@ -162,6 +162,7 @@ def translated(fields: Mapping[str, Any], size: int, earlier: Iterable[Any] = ()
         Fault: MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
     """
     _check_modes(fields)
+    background = fields.get("background", False)
     chat: dict[str, Any] = {"model": fields["model"]} if "model" in fields else {}
     echo = dict(_DEFAULTS)
     echo.update({name: fields[name] for name in _ECHOED if name in fields})
@@ -186,9 +187,9 @@ def translated(fields: Mapping[str, Any], size: int, earlier: Iterable[Any] = ()
         chat["logprobs"] = True
         if "top_logprobs" in fields:
             chat["top_logprobs"] = fields["top_logprobs"]
-    if "stream" in fields:
-        chat["stream"] = fields["stream"]
-        if fields["stream"] is True:
+    if "stream" in fields or background:
+        chat["stream"] = background or fields["stream"]  # the events of a Response in the background are kept, whoever reads them
+        if chat["stream"] is True:
             chat["stream_options"] = {"include_usage": True}
     chat.update({name: value for name, value in fields.items() if name not in _OWN})
     encoded = _encode(chat)
@@ -214,11 +215,9 @@ def _refuse_growth(chat: Mapping[str, Any], size: int) -> NoReturn:
 
 def _check_modes(fields: Mapping[str, Any]) -> None:
     """Check the fields that ask for another kind of request than this one."""
-    for name in ("background", "store"):
+    for name in ("background", "store", *(("stream",) if fields.get("background") else ())):  # else the chat's check sees `stream`
         if name in fields:
             flag(fields[name], name)
-    if fields.get("background"):
-        _refuse_field("background", "send 'stream': true and read the reply as it comes")
     truncation = fields.get("truncation", "disabled")
     if truncation == "auto":
         _refuse_field(

@@ -166,6 +166,8 @@ class ResponseStream(msgspec.Struct, eq=False):
     usage: ReportedUsage | None = None
     finish_reason: str | None = None
     over: bool = False
+    told: bool = False
+    """Whether the Response was told of before its answer began."""
     held: bytes = b""
     """The last event of a Response that is to be stored, which waits until it is."""
 
@@ -240,10 +242,23 @@ class ResponseStream(msgspec.Struct, eq=False):
         self.sequence = number + 1
         return b'event: %b\ndata: {"type":"%b","sequence_number":%d,%b}\n\n' % (name, name, number, members)
 
+    def queued(self) -> bytes:
+        """The first events of a Response in the background, which is told of before an engine works for it."""
+        self.told = True
+        response = b'"response":%b' % self.frame.queued()
+        return self._emit(b"response.created", response) + self._emit(b"response.queued", response)
+
+    def so_far(self) -> bytes:
+        """The Response with the items that are done."""
+        if not self.model:
+            return self.frame.queued()
+        return self.frame.opened(self.model, b",".join([item for item in self.output if item]))
+
     def _open(self, model: bytes) -> bytes:
         self.model = model or self.frame.ask.model
         response = b'"response":%b' % self.frame.opened(self.model)
-        return self._emit(b"response.created", response) + self._emit(b"response.in_progress", response)
+        created = b"" if self.told else self._emit(b"response.created", response)
+        return created + self._emit(b"response.in_progress", response)
 
     def _speak(self, part: _PartKind, text: bytes, logprobs: bytes) -> bytes:
         """Add a text to the part of its kind, which is opened where it is not."""
@@ -400,16 +415,16 @@ class ResponseStream(msgspec.Struct, eq=False):
             self.sequence -= 1  # another event takes its place
         self.over = True
         row = ROWS[fault.kind]
-        if self.model:
-            error = _encode({"code": _code(fault), "message": fault.message})
-            answer = ResponseAnswer(self.model, b",".join([item for item in self.output if item]), error=error)
+        if self.model or self.told:
+            error = _encode({"code": code_of(fault), "message": fault.message})
+            answer = ResponseAnswer(self.model or self.frame.ask.model, b",".join([item for item in self.output if item]), error=error)
             return self._emit(b"response.failed", b'"response":%b' % self.frame.failed(answer))
         shown = {"code": fault.code or row.code, "message": fault.message, "param": fault.param}
         inner = {"type": row.type, **shown, **({"request_id": request_id} if request_id else {})}
         return self._emit(b"error", _encode({**shown, "error": inner})[1:-1])
 
 
-def _code(fault: Fault) -> str:
+def code_of(fault: Fault) -> str:
     """The code of a Response that failed: one of those that the description of the API lists. A caller may send the request again after
     each but `invalid_prompt`."""
     if ROWS[fault.kind].status == 429:

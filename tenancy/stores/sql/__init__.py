@@ -3,6 +3,7 @@ Alembic migrates the schema (`migrations/`)."""
 
 from tenancy.stores.sql.adapters import SqlAdapterStore
 from tenancy.stores.sql.alerts import SqlAlerts
+from tenancy.stores.sql.background_responses import SqlBackgroundResponses
 from tenancy.stores.sql.batches import SqlBatches
 from tenancy.stores.sql.cache_purges import SqlCachePurges
 from tenancy.stores.sql.directory import SqlDirectory
@@ -20,6 +21,7 @@ from tenancy.stores.sql.usage_queries import SqlUsageQueries
 __all__ = [
     "SqlAdapterStore",
     "SqlAlerts",
+    "SqlBackgroundResponses",
     "SqlBatches",
     "SqlCachePurges",
     "SqlChange",

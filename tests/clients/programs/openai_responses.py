@@ -1,7 +1,8 @@
-"""openai-python's Responses: `create`, streams, `parse`, tools in a loop, and reasoning."""
+"""openai-python's Responses: `create`, streams, `parse`, tools in a loop, reasoning, and Responses in the background."""
 
 import json
 import os
+import time
 from typing import Any, Literal
 
 from openai import OpenAI, pydantic_function_tool
@@ -64,3 +65,28 @@ def reasoning(prompt: str) -> dict[str, Any]:
     events = client.responses.create(model=THINKS, input=prompt, stream=True)
     streamed = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
     return {"thought": thought, "streamed": streamed, "text": answer.output_text}
+
+
+def background(prompt: str) -> dict[str, Any]:
+    made = client.responses.create(model=MODEL, input=prompt, background=True, store=True)
+    states = [made.status]
+    while made.status in ("queued", "in_progress"):
+        time.sleep(0.05)
+        made = client.responses.retrieve(made.id)
+        states.append(made.status)
+    whole = list(client.responses.retrieve(made.id, stream=True))
+    half = whole[len(whole) // 2].sequence_number
+    rest = list(client.responses.retrieve(made.id, stream=True, starting_after=half))
+    endless = {"max_output_tokens": 60_000, "ignore_eos": True}  # not over before it is cancelled; nobody asks the engine for it again
+    live = client.responses.create(model=MODEL, input="go on", background=True, store=True, stream=True, extra_body=endless)
+    name = next(event.response.id for event in live if event.type == "response.created")
+    live.close()
+    cancelled = client.responses.cancel(name)
+    return {
+        "states": states,
+        "text": made.output_text,
+        "numbers": [event.sequence_number for event in whole],
+        "streamed": "".join(event.delta for event in whole if event.type == "response.output_text.delta"),
+        "rest": [event.sequence_number for event in rest],
+        "cancelled": [cancelled.status, client.responses.retrieve(name).status, client.responses.cancel(name).status],
+    }

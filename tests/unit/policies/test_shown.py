@@ -188,5 +188,5 @@ def test_tags_that_ask_for_guard_rules_are_reserved_as_those_of_rules() -> None:
 def test_the_cache_and_stored_responses_are_told_by_their_members() -> None:
     with_both = {"models": [CHAT], "cache": {"ttl_s": 60}, "responses": {"keep_days": 7}}
     told = changes({"models": [CHAT]}, with_both)
-    assert "acme: responses none -> store true, keep_days 7, max_bytes 268435456" in told
+    assert "acme: responses none -> store true, keep_days 7, max_bytes 268435456, max_background 20" in told
     assert [line for line in told if line.startswith("acme: cache none -> exact true, ttl_s 60.0, ")]

@@ -163,7 +163,7 @@ def test_pages_of_the_input() -> None:
     )
 
     def page(after: str = "", limit: int = 20, *, newest_first: bool = False) -> tuple[list[str], bool]:
-        body = input_page(stored, after, limit, newest_first=newest_first)
+        body = input_page(stored.items, after, limit, newest_first=newest_first)
         assert body is not None
         shown = json.loads(body)
         names = [item["id"] for item in shown["data"]]
@@ -175,7 +175,7 @@ def test_pages_of_the_input() -> None:
     assert page("i1", newest_first=True) == (["i0"], False)
     assert page("i2") == ([], False)
     assert page("i0", 1) == (["i1"], True)
-    assert input_page(stored, "unknown", 20, newest_first=False) is None
+    assert input_page(stored.items, "unknown", 20, newest_first=False) is None
 
 
 def _sent(count: int) -> list[dict[str, Any]]:

@@ -34,6 +34,9 @@ SCHEMA = {"type": "json_schema", "name": "city", "schema": {"type": "object"}, "
         ({"top_logprobs": 0}, {}),
         ({"stream": True, "stream_options": {"include_obfuscation": False}}, {"stream": True, "stream_options": {"include_usage": True}}),
         ({"stream": False}, {"stream": False}),
+        # a Response in the background is a stream for the engine, whoever reads it
+        ({"background": True, "store": True}, {"stream": True, "stream_options": {"include_usage": True}}),
+        ({"background": True, "stream": False}, {"stream": True, "stream_options": {"include_usage": True}}),
         ({"store": True, "background": False, "truncation": "disabled", "include": ["reasoning.encrypted_content"]}, {}),
         ({"previous_response_id": None, "conversation": None, "max_tool_calls": None, "prompt": None}, {}),
         # without tools, OpenAI and vLLM refuse a chat with these
@@ -106,8 +109,8 @@ def test_what_codex_sends_is_a_chat_that_passes_the_checks() -> None:
         ({"previous_response_id": ""}, "previous_response_id", Kind.INVALID_VALUE),
         ({"conversation": "conv_1"}, "conversation", Kind.UNSUPPORTED_PARAMETER),
         ({"prompt": {"id": "p"}}, "prompt", Kind.UNSUPPORTED_PARAMETER),
-        ({"background": True}, "background", Kind.UNSUPPORTED_PARAMETER),
         ({"background": 1}, "background", Kind.INVALID_VALUE),
+        ({"background": True, "stream": 1}, "stream", Kind.INVALID_VALUE),
         ({"store": "no"}, "store", Kind.INVALID_VALUE),
         ({"max_tool_calls": 3}, "max_tool_calls", Kind.UNSUPPORTED_PARAMETER),
         ({"truncation": "auto"}, "truncation", Kind.UNSUPPORTED_PARAMETER),

@@ -1,0 +1,1 @@
+"""Responses in the background: requests that go on without their callers, and write their events into the database."""
