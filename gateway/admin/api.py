@@ -48,6 +48,15 @@ STORE_ERRORS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
 
 log = structlog.get_logger("tidegate.admin")
 
+_own_router = APIRouter(route_class=GuardedRoute, tags=["API"])
+
+
+# The application comes with the request: FastAPI caches thousands of routes' functions for as long as the process lives, and one that held
+# its application would keep every application in memory.
+@_own_router.get("/openapi.json", name="openapi", responses=READ_ERRORS, summary="This document")
+async def _openapi(request: Request, _call: Asking) -> dict[str, Any]:
+    return document(request.app, PREFIX)
+
 
 def create_admin_api(parts: Parts, version: str, routers: Sequence[APIRouter] = ROUTERS) -> FastAPI:
     """The API over its collaborators.
@@ -57,13 +66,7 @@ def create_admin_api(parts: Parts, version: str, routers: Sequence[APIRouter] = 
     """
     api = FastAPI(title="Tidegate admin API", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     api.state.parts = parts
-    own_router = APIRouter(route_class=GuardedRoute, tags=["API"])
-
-    @own_router.get("/openapi.json", responses=READ_ERRORS, summary="This document")
-    async def openapi(_call: Asking) -> dict[str, Any]:
-        return document(api, PREFIX)
-
-    every = (own_router, *routers)
+    every = (_own_router, *routers)
     check_table(rows_of(every))
     for router in every:
         api.include_router(router)

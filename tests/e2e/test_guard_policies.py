@@ -25,7 +25,7 @@ def policy(*rules: dict[str, Any], **more: Any) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def served(*policies: dict[str, Any], **options: Any) -> AsyncIterator[tuple[SimEngine, Gateway, httpx.AsyncClient]]:
     async with (
-        SimEngine(SimSettings(models=("sim",))) as engine,
+        SimEngine(SimSettings(models=("sim",), speed=20)) as engine,
         gateway(engine.url, policies=policies, **options) as running,
         running.client() as client,
     ):

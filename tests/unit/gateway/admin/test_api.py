@@ -1,7 +1,9 @@
 """What holds for every route of the admin API: who is let in, what is refused, how it is said."""
 
 import base64
+import gc
 import json
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
 from starlette.routing import Mount
 from structlog.testing import capture_logs
 
@@ -61,6 +63,19 @@ async def test_an_application_with_an_unlisted_or_unguarded_route_is_not_made(ad
     with pytest.raises(TableError, match="no guarded route"):
         create_admin_api(admin.parts, "1", (*ROUTERS, bare))
     assert {*rows_of(ROUTERS), ("GET", "/openapi.json")} == set(ROLE_TABLE)
+
+
+async def test_an_application_that_answered_and_is_used_no_more_is_held_by_nothing(admin: Admin) -> None:
+    async def answered() -> weakref.ref[FastAPI]:
+        api = create_admin_api(admin.parts, "1")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://admin", headers=OWNER) as client:
+            document = (await client.get("/openapi.json")).raise_for_status().json()
+            assert "/openapi.json" in document["paths"]
+        return weakref.ref(api)
+
+    used = await answered()
+    gc.collect()
+    assert used() is None
 
 
 async def test_a_page_in_a_refusal_is_named_below_the_address_of_the_settings(tmp_path: Path) -> None:
