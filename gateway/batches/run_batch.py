@@ -249,8 +249,8 @@ class BatchRun:
             return ""
         kind = "errors" if failed else "output"
         file_id = f"file-{hashlib.sha256(f'{batch.id}/{kind}'.encode()).hexdigest()[:32]}"
-        if await self._service.files.find(batch.tenant, file_id) is None:
-            now = wall()
+        file = await self._service.files.find(batch.tenant, file_id)
+        if file is None:
             file = StoredFile(
                 id=file_id,
                 tenant=batch.tenant,
@@ -258,13 +258,14 @@ class BatchRun:
                 filename=f"{batch.id}_{kind}.jsonl",
                 purpose=BATCH_OUTPUT,
                 size_bytes=0,
-                created_unix=now,
+                created_unix=wall(),
             )
             await self._service.files.enter(file, WITHOUT_QUOTA)
         size = [0]
         await self._service.contents.put(file_key(file_id), self._lines_of(failed, size))
         keep_s = batch.output_keep_s
-        await self._service.files.ready(file_id, size[0], None if keep_s is None else wall() + keep_s)
+        expires_unix = None if keep_s is None else wall() + keep_s
+        await self._service.files.ready(structs.replace(file, size_bytes=size[0], expires_unix=expires_unix))
         return file_id
 
     async def _lines_of(self, failed: bool, size: list[int]) -> AsyncIterator[bytes]:

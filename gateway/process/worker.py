@@ -364,6 +364,7 @@ class _Worker:
             log_defect=deps.log_defect,
             hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
             proxies=proxies if proxies.networks else None,
+            streams=port.streams,
         )
         tls = tls_context(data.tls) if data.tls is not None else None
         if data.trusted_proxies.proxy_protocol or addresses.bounds_connections:

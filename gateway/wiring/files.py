@@ -102,6 +102,8 @@ class FileParts:
                 batches=SqlBatches(self._engine) if batches.enabled else None,
                 max_open_batches=batches.max_open_per_tenant,
                 max_lines=batches.max_lines,
+                max_part_bytes=files.max_part_bytes,
+                max_upload_bytes=files.max_upload_bytes,
             )
 
     def loops(self, worker: int, deps: Deps, ends: LineEnds) -> list[Coroutine[Any, Any, None]]:

@@ -28,7 +28,7 @@ def file(name: str, tenant: str = "acme", **values: Any) -> StoredFile:
 
 async def kept(store: SqlFiles, entered: StoredFile) -> StoredFile:
     await store.enter(entered, ROOMY)
-    assert await store.ready(entered.id, entered.size_bytes, entered.expires_unix)
+    assert await store.ready(entered)
     return structs.replace(entered, status="ready")
 
 
@@ -42,12 +42,13 @@ async def test_a_file_is_found_by_its_tenant_alone(store: SqlFiles) -> None:
     await store.enter(entered, ROOMY)
     assert await store.find("acme", "file-a") == entered
     assert not entered.visible(100.0)
-    assert await store.ready("file-a", 12, 200.0)
+    known = structs.replace(entered, size_bytes=12, purpose="vision", expires_unix=200.0)
+    assert await store.ready(known)
     found = await store.find("acme", "file-a")
-    assert found == structs.replace(entered, status="ready", size_bytes=12, expires_unix=200.0)
+    assert found == structs.replace(known, status="ready")
     assert found is not None and found.visible(199.0) and not found.visible(200.0)
     assert await store.find("bolt", "file-a") is None
-    assert not await store.ready("file-a", 12, None), "it is ready already"
+    assert not await store.ready(entered), "it is ready already"
     assert not await store.delete("bolt", "file-a")
 
 

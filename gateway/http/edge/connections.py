@@ -76,6 +76,7 @@ class Connections:
         log_defect: logs an error that is a defect of the gateway.
         hosts: allowed Host values in lower case; empty allows any.
         proxies: the proxies that tell the callers' addresses; None for none.
+        streams: whether the route of a head stores its body as it arrives, so that the body may be longer than those that are held.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Connections:
         log_defect: Callable[[BaseException, str], None],
         hosts: frozenset[bytes] = frozenset(),
         proxies: TrustedProxies | None = None,
+        streams: "Callable[[RequestHead], bool]" = lambda _head: False,
     ) -> None:
         self.limits = limits
         self.clock = clock
@@ -96,6 +98,7 @@ class Connections:
         self.refuse = refuse
         self.hosts = hosts
         self.proxies = proxies
+        self.streams = streams
         self._log_defect = log_defect
         self.draining = False
         self.open: dict[EdgeConnection, None] = {}
