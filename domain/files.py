@@ -74,6 +74,17 @@ class UploadPart(msgspec.Struct, frozen=True, kw_only=True):
     created_unix: float
 
 
+class FileFigures(msgspec.Struct, frozen=True):
+    """How many files and batches a database has, of all tenants together."""
+
+    files: dict[str, int]
+    """By state, as `bytes` and `batches`."""
+    bytes: dict[str, int]
+    batches: dict[str, int]
+    oldest_unix: float | None
+    """When the oldest batch was created that may have lines without a result; None without one."""
+
+
 class FileBook(Protocol):
     """What is known of files. Every method raises StoresAway."""
 

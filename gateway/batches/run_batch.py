@@ -191,6 +191,7 @@ class BatchRun:
             attempts = self._attempts[line.number] = self._attempts.get(line.number, 0) + 1
             self._parts.note(outcome.record)
             if not outcome.is_final(attempts):
+                self._parts.count("again", 1)
                 return line
             del self._attempts[line.number]
             self._parts.book(ledger_record(outcome.record, self._batch, line.number))
@@ -210,7 +211,8 @@ class BatchRun:
             await self._parts.durable()
             results, self._results = self._results, []
             await self._book.note(self._batch.id, self._parts.owner, [result for result, _ in results])
-            for _, written in results:
+            for result, written in results:
+                self._parts.count("failed" if result.failed else "succeeded", 1)
                 if not written.done():
                     written.set_result(None)
 
@@ -222,7 +224,9 @@ class BatchRun:
         done = await self._book.done(self._batch.id)
         missing = [unsent(self._batch, line.number, line.custom_id, code, message) for line in left(lines, done)]
         for begin in range(0, len(missing), PAGE):
-            await self._book.note(self._batch.id, self._parts.owner, missing[begin : begin + PAGE])
+            page = missing[begin : begin + PAGE]
+            await self._book.note(self._batch.id, self._parts.owner, page)
+            self._parts.count(code.removeprefix("batch_"), len(page))
         if missing and self._batch.status == "in_progress":
             self._batch = structs.replace(self._batch, ends_as="expired")
 

@@ -402,7 +402,7 @@ class _Worker:
 
         usage = self._usage
         book, durable = (usage.observe, usage.durable) if usage is not None else (nowhere, at_once)
-        return LineEnds(self._note, book, durable, lambda: self._state == "draining")
+        return LineEnds(self._note, book, durable, lambda: self._state == "draining", self._metrics.count_batch_lines)
 
     def _observe(self, record: Record) -> None:
         self._note(record)

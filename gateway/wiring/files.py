@@ -58,6 +58,7 @@ class LineEnds:
     book: Callable[[Record], None]
     durable: Callable[[], Awaitable[None]]
     draining: Callable[[], bool]
+    count: Callable[[str, int], None]
 
 
 def _contents_if_usable(settings: Settings) -> ObjectContents | None:
@@ -130,6 +131,7 @@ class FileParts:
             book=ends.book,
             durable=ends.durable,
             draining=ends.draining,
+            count=ends.count,
         )
         beats = asyncio.ensure_future(holds.run(deps.counters))
         try:
