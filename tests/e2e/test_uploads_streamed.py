@@ -1,6 +1,7 @@
 """Bodies of `/v1/files` and `/v1/uploads` that go to the storage while they arrive: sizes, quotas, callers that leave, slow storages."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,24 @@ async def test_a_file_may_be_larger_than_any_body_that_is_held(site: Gateway, *,
     assert site.connections.large_bodies == 0
 
 
+async def test_a_caller_may_wait_to_be_told_to_send(site: Gateway) -> None:
+    body = PURPOSE + HEAD % b"file" + DATA + END
+    reader, writer = await begin_request(site, "/v1/files", len(body), "expect: 100-continue\r\n")
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(body)
+    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+async def test_a_compressed_form_is_unpacked_within_the_usual_bounds(site: Gateway) -> None:
+    async with site.client() as client:
+        for data, status in ((b"x" * 300_000, 200), (b"x" * 600_000, 413)):
+            packed = gzip.compress(PURPOSE + HEAD % b"file" + data + END)
+            answer = await client.post("/v1/files", content=packed, headers={**FORM, "content-encoding": "gzip"})
+            assert answer.status_code == status, answer.text
+            assert status != 200 or answer.json()["bytes"] == len(data)
+
+
 @pytest.mark.parametrize(
     ("parts", "status", "param"),
     [
@@ -150,16 +169,16 @@ async def test_files_that_come_at_the_same_time_share_the_quota_exactly(tmp_path
     assert sum(path.stat().st_size for path in bytes_of(tmp_path)) == stored
 
 
-async def begin_request(site: Gateway, path: str, length: int) -> asyncio.StreamWriter:
+async def begin_request(site: Gateway, path: str, length: int, more: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection on which a request was begun."""
-    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {site.keys['acme']}\r\ncontent-length: {length}\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {site.keys['acme']}\r\ncontent-length: {length}\r\n{more}"
     writer.write(f"{head}content-type: {FORM['content-type']}\r\n\r\n".encode())
-    return writer
+    return reader, writer
 
 
 async def test_a_caller_that_leaves_leaves_nothing(site: Gateway, service: FileService, storage: Storage, tmp_path: Path) -> None:
-    writer = await begin_request(site, "/v1/files", 10 * MIB)
+    _, writer = await begin_request(site, "/v1/files", 10 * MIB)
     writer.write(PURPOSE + HEAD % b"file" + DATA)
     await until(lambda: storage.taken >= 3 * STEP_BYTES)
     assert await service.files.rubbish(site.deps.wall() + 10**9, 10), "it is in the book while it comes"
@@ -173,7 +192,7 @@ async def test_a_caller_that_leaves_leaves_nothing(site: Gateway, service: FileS
 async def test_a_slow_storage_holds_its_sender_back(site: Gateway, storage: Storage) -> None:
     storage.open.clear()
     body = PURPOSE + HEAD % b"file" + DATA * 3 + END
-    writer = await begin_request(site, "/v1/files", len(body))
+    _, writer = await begin_request(site, "/v1/files", len(body))
     writer.write(body)
     await until(lambda: storage.taken)
     (connection,) = site.connections.open
@@ -257,7 +276,7 @@ async def test_a_part_whose_upload_ends_meanwhile_leaves_nothing(site: Gateway, 
 
 async def test_too_many_files_at_once_are_refused(service: FileService) -> None:
     async with gateway(files=service, edge={**EDGE, "large_bodies_total_bytes": 20 * MIB}) as site, site.client() as client:
-        writer = await begin_request(site, "/v1/files", 15 * MIB)
+        _, writer = await begin_request(site, "/v1/files", 15 * MIB)
         writer.write(PURPOSE)
         await until(lambda: site.connections.large_bodies)
         refused = await client.post("/v1/files", content=PURPOSE + HEAD % b"file" + DATA * 2 + END, headers=FORM)
