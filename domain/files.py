@@ -2,8 +2,8 @@
 
 `FileBook` and `UploadBook` keep what is known of files (SQL), `FileContents` the bytes (a folder, or S3). A file is entered in the book
 first, which counts it towards the quota of its tenant, then its bytes are stored, then it is ready; it is taken out in the other order. A
-file whose size is not known yet is counted anew as it grows, before the bytes are stored. A
-process that dies in between leaves an entry that `FileBook.rubbish` finds later, never bytes that nobody knows of.
+file whose size is not known yet is counted anew as it grows, before the bytes are stored. A process that dies in between leaves an entry
+that `FileBook.rubbish` finds later, never bytes that nobody knows of.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence

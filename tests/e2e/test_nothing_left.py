@@ -201,7 +201,19 @@ async def file_beyond_the_size(gate: Gateway) -> None:
     await send_file(gate, 413, b"x" * 2_000_000)
 
 
-FILE_WAYS = [stored_file, file_without_purpose, file_without_end, file_beyond_the_size]
+async def file_whose_sender_leaves(gate: Gateway) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+    lines = (
+        f"host: g\r\nauthorization: Bearer {gate.keys['acme']}\r\ncontent-type: {FORM['content-type']}\r\ncontent-length: 3999000\r\n\r\n"
+    )
+    writer.write(f"POST /v1/files HTTP/1.1\r\n{lines}".encode() + FILE)
+    await until(lambda: any(one._exchange and one._exchange.handed_on for one in gate.connections.open))
+    writer.transport.abort()
+    closed = len(gate.records) + 1
+    assert (await gate.recorded(closed))[-1].outcome == "client_gone"
+
+
+FILE_WAYS = [file_whose_sender_leaves, stored_file, file_without_purpose, file_without_end, file_beyond_the_size]
 
 
 @pytest.mark.parametrize("way", FILE_WAYS, ids=[way.__name__ for way in FILE_WAYS])
