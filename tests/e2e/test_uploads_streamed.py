@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from domain.files import FileContents, StorageBounds, StoresAway
@@ -287,3 +288,13 @@ async def test_too_many_files_at_once_are_refused(service: FileService) -> None:
         await until(lambda: not site.connections.large_bodies)
         again = await client.post("/v1/files", content=PURPOSE + HEAD % b"file" + DATA * 2 + END, headers=FORM)
         assert again.status_code == 200
+
+
+async def test_the_official_client_sends_a_large_file_in_parts(site: Gateway) -> None:
+    options: dict[str, Any] = {"api_key": site.keys["acme"], "base_url": f"{site.url}/v1", "max_retries": 0}
+    async with openai.AsyncOpenAI(**options, http_client=httpx.AsyncClient(trust_env=False)) as client:
+        upload = await client.uploads.upload_file_chunked(
+            file=DATA, filename="large.jsonl", bytes=len(DATA), mime_type="text/jsonl", purpose="batch", part_size=2 * MIB
+        )
+        assert upload.status == "completed" and upload.file is not None
+        assert (await client.files.content(upload.file.id)).content == DATA
