@@ -1,8 +1,9 @@
-"""Forms with a file (`multipart/form-data`), read from bytes and written anew. Nothing of a form that was read is passed on as it stood:
-its parts become names and values, and `written_form` writes a form of its own from what is left of them.
+"""Forms with a file (`multipart/form-data`), read as they arrive and written anew. Nothing of a form that was read is passed on as it
+stood: its parts become names and values, and `written_form` writes a form of its own from what is left of them.
 
-The reader is python-multipart's. A form has at most `MAX_PARTS` parts; each has one name of plain letters, so that no name can break out
-of the header that it is written into.
+The parser is python-multipart's. A form is within its `FormBounds`; each part has one name of plain letters, so that no name can break out
+of the header that it is written into. `read_form` reads a form that came whole. `FormReader` reads one in pieces, and hands the bytes of
+one part on at once instead of keeping them.
 """
 
 import re
@@ -17,12 +18,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 FORM: Final = b"multipart/form-data"
 USAGE_ASKED: Final = "stream_include_usage"
 """The field of forms that stands for `stream_options.include_usage`."""
-MAX_PARTS: Final = 64
-"""Most parts of a form: the engines' own have some twenty fields."""
 MAX_BOUNDARY_BYTES: Final = 70
 """RFC 2046's bound."""
-MAX_FIELD_BYTES: Final = 1024 * 1024
-"""Longest value of a part that is no file."""
 
 AUDIO_TYPES: Final[Mapping[str, str]] = {
     "flac": "audio/flac",
@@ -39,7 +36,7 @@ AUDIO_TYPES: Final[Mapping[str, str]] = {
 }
 """Content types of recordings by the ending of the file's name, all that an engine learns of it."""
 
-_NAME: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}(?:\[\])?")
+_NAME: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}(?:\[[A-Za-z0-9_]{0,64}\])?")
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -64,39 +61,104 @@ class FormPart(msgspec.Struct):
     """The name of the file that the part is; None for a part that is none."""
 
 
-class _PartReader:
-    """Gathers what the parser finds."""
+class FormBounds(msgspec.Struct, frozen=True):
+    """What a form may have at most."""
 
-    def __init__(self) -> None:
+    parts: int
+    field_bytes: int
+    """Longest value of a part that is no file."""
+
+
+ENGINE_FORM: Final = FormBounds(parts=64, field_bytes=1024 * 1024)
+"""The bounds of a form that an engine gets: the engines' own have some twenty fields, one of which is a prompt."""
+
+
+class FormReader:
+    """Reads one form, in pieces of any size.
+
+    Args:
+        content_type: the header of the request, with the boundary.
+        streamed: the name of the part whose bytes `feed` returns instead of keeping them; empty for none. All other parts are then
+            fields, bounded whether they have a file's name or not.
+
+    Raises:
+        BadForm: the header names no boundary of a form.
+    """
+
+    def __init__(self, content_type: bytes, bounds: FormBounds, streamed: str = "") -> None:
+        kind, options = parse_options_header(content_type)
+        boundary = options.get(b"boundary", b"")
+        if kind != FORM or not 0 < len(boundary) <= MAX_BOUNDARY_BYTES:
+            raise BadForm(f"the header 'content-type' names no boundary of 1 to {MAX_BOUNDARY_BYTES} bytes")
+        callbacks: Any = {name.removeprefix("_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")}
+        self._parser = MultipartParser(boundary, callbacks)
+        self._bounds = bounds
+        self._streamed = streamed
         self.parts: list[FormPart] = []
-        self.whole = False
+        """The parts that are complete, in order, without the streamed one."""
+        self.file: FormPart | None = None
+        """The streamed part, without its bytes, once its head has been read."""
+        self.file_bytes = 0
+        """The bytes of the streamed part so far."""
+        self.file_over = False
+        """Whether the streamed part is complete."""
+        self._pieces: list[bytes] = []
+        self._begun = 0
+        self._whole = False
         self._headers: dict[bytes, bytes] = {}
         self._field = b""
         self._value = b""
+        self._part = FormPart("", b"")
         self._data: list[bytes] = []
+        self._data_bytes = 0
 
-    def on_part_begin(self) -> None:
-        if len(self.parts) >= MAX_PARTS:
-            raise BadForm(f"it has more than {MAX_PARTS} parts")
-        self._headers, self._data = {}, []
+    def feed(self, data: bytes) -> list[bytes]:
+        """Read further bytes.
 
-    def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        Returns:
+            The bytes of the streamed part among them.
+
+        Raises:
+            BadForm: the bytes are no form, or one beyond the bounds.
+        """
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise BadForm(f"it cannot be read: {str(error)[:120]}") from None
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def end(self) -> None:
+        """Check that the form is whole. Raises BadForm."""
+        try:
+            self._parser.finalize()
+        except FormParserError as error:
+            raise BadForm(f"it cannot be read: {str(error)[:120]}") from None
+        if not self._whole:
+            raise BadForm("it ends before its last boundary")
+
+    # --- what the parser calls ------------------------------------------------------------------------------------
+
+    def _on_part_begin(self) -> None:
+        if self._begun >= self._bounds.parts:
+            raise BadForm(f"it has more than {self._bounds.parts} parts")
+        self._begun += 1
+        self._headers, self._data, self._data_bytes = {}, [], 0
+
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._field += data[start:end]
 
-    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
 
-    def on_header_end(self) -> None:
+    def _on_header_end(self) -> None:
         name = self._field.lower()
         if name in self._headers:
             raise BadForm(f"a part has the header '{name.decode('ascii', 'replace')[:40]}' twice")
         self._headers[name] = self._value
         self._field = self._value = b""
 
-    def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        self._data.append(data[start:end])
-
-    def on_part_end(self) -> None:
+    def _on_headers_finished(self) -> None:
         kind, options = parse_options_header(self._headers.get(b"content-disposition"))
         name = options.get(b"name", b"")
         if kind != b"form-data" or not _NAME.fullmatch(name):
@@ -105,38 +167,44 @@ class _PartReader:
         if self._headers.get(b"content-transfer-encoding", b"binary").strip().lower() not in (b"binary", b"8bit", b"7bit"):
             raise BadForm("it has a content-transfer-encoding; send the bytes as they are", shown)
         filename = options.get(b"filename")
-        value = b"".join(self._data)
-        if filename is None and len(value) > MAX_FIELD_BYTES and shown != "file":
-            raise BadForm(f"it has {len(value)} bytes, at most {MAX_FIELD_BYTES} are allowed", shown)
-        self.parts.append(FormPart(shown, value, None if filename is None else filename.decode("utf-8", "replace")))
+        self._part = FormPart(shown, b"", None if filename is None else filename.decode("utf-8", "replace"))
+        if shown == self._streamed:
+            if self.file is not None:
+                raise BadForm("it stands twice in the form", shown)
+            self.file = self._part
 
-    def on_end(self) -> None:
-        self.whole = True
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+        part = self._part
+        if part is self.file:
+            self._pieces.append(data[start:end])
+            self.file_bytes += end - start
+            return
+        self._data_bytes += end - start
+        is_file = not self._streamed and (part.filename is not None or part.name == "file")
+        if not is_file and self._data_bytes > self._bounds.field_bytes:
+            raise BadForm(f"it has more than the {self._bounds.field_bytes} bytes that are allowed", part.name)
+        self._data.append(data[start:end])
+
+    def _on_part_end(self) -> None:
+        if self._part is self.file:
+            self.file_over = True
+            return
+        self._part.value = b"".join(self._data)
+        self.parts.append(self._part)
+
+    def _on_end(self) -> None:
+        self._whole = True
 
 
 def read_form(content_type: bytes, body: bytes) -> list[FormPart]:
-    """The parts of a form, in order.
-
-    Args:
-        content_type: the header of the request, with the boundary.
+    """The parts of a form that came whole, in order.
 
     Raises:
-        BadForm: the bytes are no whole form, or one beyond the bounds.
+        BadForm: the bytes are no whole form, or one beyond the bounds of `ENGINE_FORM`.
     """
-    kind, options = parse_options_header(content_type)
-    boundary = options.get(b"boundary", b"")
-    if kind != FORM or not 0 < len(boundary) <= MAX_BOUNDARY_BYTES:
-        raise BadForm(f"the header 'content-type' names no boundary of 1 to {MAX_BOUNDARY_BYTES} bytes")
-    reader = _PartReader()
-    callbacks: Any = {name: getattr(reader, name) for name in dir(reader) if name.startswith("on_")}
-    try:
-        parser = MultipartParser(boundary, callbacks)
-        parser.write(body)
-        parser.finalize()
-    except FormParserError as error:
-        raise BadForm(f"it cannot be read: {str(error)[:120]}") from None
-    if not reader.whole:
-        raise BadForm("it ends before its last boundary")
+    reader = FormReader(content_type, ENGINE_FORM)
+    reader.feed(body)
+    reader.end()
     return reader.parts
 
 

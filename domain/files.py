@@ -2,7 +2,8 @@
 
 `FileBook` and `UploadBook` keep what is known of files (SQL), `FileContents` the bytes (a folder, or S3). A file is entered in the book
 first, which counts it towards the quota of its tenant, then its bytes are stored, then it is ready; it is taken out in the other order. A
-process that dies in between leaves an entry that `FileBook.rubbish` finds later, never bytes that nobody knows of.
+file whose size is not known yet is counted anew as it grows, before the bytes are stored. A process that dies in between leaves an entry
+that `FileBook.rubbish` finds later, never bytes that nobody knows of.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -73,15 +74,31 @@ class UploadPart(msgspec.Struct, frozen=True, kw_only=True):
     created_unix: float
 
 
+class FileFigures(msgspec.Struct, frozen=True):
+    """How many files and batches a database has, of all tenants together."""
+
+    files: dict[str, int]
+    """By state, as `bytes` and `batches`."""
+    bytes: dict[str, int]
+    batches: dict[str, int]
+    oldest_unix: float | None
+    """When the oldest batch was created that may have lines without a result; None without one."""
+
+
 class FileBook(Protocol):
     """What is known of files. Every method raises StoresAway."""
 
-    async def enter(self, file: StoredFile, bounds: StorageBounds) -> None:
-        """Enter a file that is `uploading`. Raises StorageFull."""
+    async def enter(self, file: StoredFile, bounds: StorageBounds, *, growing: bool = False) -> None:
+        """Enter a file that is `uploading`; one that is growing has the size that is known so far. Raises StorageFull."""
         ...
 
-    async def ready(self, file_id: str, size_bytes: int, expires_unix: float | None) -> bool:
-        """Make a file visible whose bytes are stored; False where it is not `uploading` any more."""
+    async def grow(self, file: StoredFile, bounds: StorageBounds) -> None:
+        """Count a file that is entered already with the size that it has now. Raises StorageFull."""
+        ...
+
+    async def ready(self, file: StoredFile) -> bool:
+        """Make a file visible whose bytes are stored, with the size, purpose and end that it has now; False where it is not `uploading`
+        any more."""
         ...
 
     async def find(self, tenant: str, file_id: str) -> StoredFile | None:
@@ -120,6 +137,14 @@ class UploadBook(Protocol):
 
     async def add_part(self, part: UploadPart, most_bytes: int) -> bool:
         """Enter a part; False where the upload is not pending, or its parts would be larger than `most_bytes` together."""
+        ...
+
+    async def finish_part(self, part: UploadPart, most_bytes: int) -> bool:
+        """Count a part that was entered with no bytes, now that they are stored; False as of `add_part`."""
+        ...
+
+    async def drop_part(self, part_id: str) -> None:
+        """Take a part out of the book."""
         ...
 
     async def parts(self, upload_id: str) -> list[UploadPart]:

@@ -202,6 +202,7 @@ async def gateway(
         log_defect=deps.log_defect,
         hosts=hosts,
         proxies=proxies if proxies.networks else None,
+        streams=data_port.streams,
     )
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))

@@ -28,6 +28,8 @@ class ObjectServer:
     """A running server with one bucket."""
 
     url: str
+    filer: str = ""
+    """Address of its file view, which also has what is not an object yet."""
     bucket: str = BUCKET
 
 
@@ -51,8 +53,8 @@ def object_server(folder: Path) -> Iterator[ObjectServer]:
     with (folder / "weed.log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
     try:
-        found = ObjectServer(f"http://127.0.0.1:{ports['s3'][0]}")
-        _until_it_takes_objects(found, f"http://127.0.0.1:{ports['filer'][0]}/buckets/{BUCKET}/", server)
+        found = ObjectServer(f"http://127.0.0.1:{ports['s3'][0]}", f"http://127.0.0.1:{ports['filer'][0]}")
+        _until_it_takes_objects(found, f"{found.filer}/buckets/{BUCKET}/", server)
         yield found
     finally:
         server.terminate()
@@ -71,6 +73,12 @@ def store_of(server: ObjectServer, secret: str = SECRET) -> S3Store:
         client_options={"allow_http": True, "timeout": "5s"},
         retry_config={"max_retries": 0},
     )
+
+
+def uploads_in_parts(server: ObjectServer) -> list[str]:
+    """The uploads in parts that were begun and neither completed nor given up."""
+    shown = httpx.get(f"{server.filer}/buckets/{server.bucket}/.uploads/", headers={"accept": "application/json"}, trust_env=False)
+    return [] if shown.status_code == 404 else [entry["FullPath"] for entry in shown.json()["Entries"] or []]
 
 
 def _until_it_takes_objects(server: ObjectServer, bucket_folder: str, process: "subprocess.Popen[bytes]") -> None:

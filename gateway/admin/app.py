@@ -30,7 +30,8 @@ from gateway.process.children import settle_memory
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import Totals, collect, not_ready, supervision
-from gateway.telemetry.exposition import Scrape, render
+from gateway.telemetry.exposition import GaugeRows, Scrape, render
+from gateway.telemetry.file_gauges import FigureWatch
 from gateway.telemetry.rollout_gauges import RolloutFigures
 
 FLEET_WITHIN_S: Final = 0.5
@@ -56,6 +57,9 @@ class ApiRun(Protocol):
     def parts(self) -> Parts:
         """The collaborators of the admin API."""
         ...
+
+    files: FigureWatch | None
+    """The counts of files and batches, for metrics; None where files are switched off."""
 
     async def run(self) -> None:
         """Keep the snapshot of keys current until cancelled."""
@@ -94,6 +98,7 @@ def create_admin_app(
     api: Parts | None = None,
     rollouts: Callable[[], RolloutFigures | None] = lambda: None,
     alerts: Callable[[], AlertCounts | None] = lambda: None,
+    files: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
 ) -> FastAPI:
     """The admin port as an ASGI app.
 
@@ -108,6 +113,7 @@ def create_admin_app(
         api: the collaborators of the admin API under `/admin/v1`; None leaves the API out.
         rollouts: the state of the rollouts, for metrics.
         alerts: what became of budget alerts, for metrics.
+        files: samples of the gauges of stored files and batches.
     """
     # No docs pages: they load scripts from elsewhere. These routes are in docs/reference/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
@@ -133,7 +139,7 @@ def create_admin_app(
 
     async def metrics(request: Request) -> Response:
         snapshots = await collect(with_metrics=True)
-        scrape = Scrape(totals.add(snapshots), snapshots, supervised(), workers, version, booking(), rollouts(), alerts())
+        scrape = Scrape(totals.add(snapshots), snapshots, supervised(), workers, version, booking(), rollouts(), alerts(), files())
         # Off the loop: a scrape at every ceiling takes tens of milliseconds, and probes must not wait for it.
         text, content_type = await asyncio.to_thread(render, scrape, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
@@ -233,6 +239,7 @@ async def _serve(
         api=running.parts if running is not None else None,
         rollouts=lambda: running.rollouts() if running is not None else None,
         alerts=lambda: running.alerts() if running is not None else None,
+        files=lambda: running.files.rows() if running is not None and running.files is not None else (),
     )
     server = AdminServer(app, slot.ready)
     loop = asyncio.get_running_loop()

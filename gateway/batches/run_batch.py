@@ -191,6 +191,7 @@ class BatchRun:
             attempts = self._attempts[line.number] = self._attempts.get(line.number, 0) + 1
             self._parts.note(outcome.record)
             if not outcome.is_final(attempts):
+                self._parts.count("again", 1)
                 return line
             del self._attempts[line.number]
             self._parts.book(ledger_record(outcome.record, self._batch, line.number))
@@ -210,7 +211,8 @@ class BatchRun:
             await self._parts.durable()
             results, self._results = self._results, []
             await self._book.note(self._batch.id, self._parts.owner, [result for result, _ in results])
-            for _, written in results:
+            for result, written in results:
+                self._parts.count("failed" if result.failed else "succeeded", 1)
                 if not written.done():
                     written.set_result(None)
 
@@ -222,7 +224,9 @@ class BatchRun:
         done = await self._book.done(self._batch.id)
         missing = [unsent(self._batch, line.number, line.custom_id, code, message) for line in left(lines, done)]
         for begin in range(0, len(missing), PAGE):
-            await self._book.note(self._batch.id, self._parts.owner, missing[begin : begin + PAGE])
+            page = missing[begin : begin + PAGE]
+            await self._book.note(self._batch.id, self._parts.owner, page)
+            self._parts.count(code.removeprefix("batch_"), len(page))
         if missing and self._batch.status == "in_progress":
             self._batch = structs.replace(self._batch, ends_as="expired")
 
@@ -249,8 +253,8 @@ class BatchRun:
             return ""
         kind = "errors" if failed else "output"
         file_id = f"file-{hashlib.sha256(f'{batch.id}/{kind}'.encode()).hexdigest()[:32]}"
-        if await self._service.files.find(batch.tenant, file_id) is None:
-            now = wall()
+        file = await self._service.files.find(batch.tenant, file_id)
+        if file is None:
             file = StoredFile(
                 id=file_id,
                 tenant=batch.tenant,
@@ -258,13 +262,14 @@ class BatchRun:
                 filename=f"{batch.id}_{kind}.jsonl",
                 purpose=BATCH_OUTPUT,
                 size_bytes=0,
-                created_unix=now,
+                created_unix=wall(),
             )
             await self._service.files.enter(file, WITHOUT_QUOTA)
         size = [0]
         await self._service.contents.put(file_key(file_id), self._lines_of(failed, size))
         keep_s = batch.output_keep_s
-        await self._service.files.ready(file_id, size[0], None if keep_s is None else wall() + keep_s)
+        expires_unix = None if keep_s is None else wall() + keep_s
+        await self._service.files.ready(structs.replace(file, size_bytes=size[0], expires_unix=expires_unix))
         return file_id
 
     async def _lines_of(self, failed: bool, size: list[int]) -> AsyncIterator[bytes]:

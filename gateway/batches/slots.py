@@ -64,6 +64,8 @@ class RunnerParts:
     """Returns once everything that was booked so far is on the disk."""
     draining: Callable[[], bool]
     """Whether this worker is about to end."""
+    count: Callable[[str, int], None] = lambda _outcome, _lines: None
+    """Called with what came of lines (`gateway.telemetry.families.BATCH_LINE_OUTCOMES`) and their number, for metrics."""
 
 
 class LineSlots:

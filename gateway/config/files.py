@@ -39,7 +39,11 @@ class FileSettings(Strict):
         default=10 * 1024**3, ge=0, le=2**50, description="Bytes that one tenant may store; unfinished uploads count with their whole size."
     )
     max_files_per_tenant: int = Field(default=10_000, ge=0, le=10_000_000, description="Files that one tenant may store.")
-    max_file_bytes: int = Field(default=512 * 1024**2, ge=1024, le=2**43, description="Largest file, and largest upload in parts.")
+    max_file_bytes: int = Field(default=512 * 1024**2, ge=1024, le=2**43, description="Largest file that comes in one request.")
+    max_part_bytes: int = Field(
+        default=64 * 1024**2, ge=1024, le=5 * 1024**3, description="Largest part of an upload; OpenAI's clients send parts of 64 MiB."
+    )
+    max_upload_bytes: int = Field(default=8 * 1024**3, ge=1024, le=2**43, description="Largest file that comes as an upload in parts.")
 
 
 class BatchSettings(Strict):

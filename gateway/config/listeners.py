@@ -52,7 +52,7 @@ class ConnectionLimits(Strict):
         default=65 * 1024**2,
         ge=1024,
         le=1024**3,
-        description="Largest request body that a policy can allow (`caps.body_bytes`), and largest file, or part of one, with its form.",
+        description="Largest request body that a policy can allow (`caps.body_bytes`).",
     )
     large_bodies_total_bytes: int = Field(
         default=512 * 1024**2,

@@ -1,30 +1,30 @@
 """`/v1/files`: a file is stored, listed, shown, read and deleted. A tenant sees its own files only.
 
-The body of `POST /v1/files` is read whole, within `data.limits.largest_body_bytes`; larger files come in parts (`upload_routes.py`). An
-answer with a file's bytes is sent piece by piece, as fast as its reader takes it.
+The body of `POST /v1/files` goes to the storage while it arrives (`incoming.py`); larger files come in parts (`upload_routes.py`). A file's
+bytes are sent piece by piece, as fast as their reader takes them.
 """
 
+import contextlib
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from msgspec import structs
 
+from domain import retry_after
 from domain.faults import Fault, Kind
-from domain.files import StoredFile, file_key
+from domain.files import StoredFile, StoresAway, file_key
 from domain.identity import Caller
 from gateway.deps import Deps
-from gateway.files.form import FormFile, read_form
-from gateway.files.service import FILES, NO_STORE, FileService, answered, entered, nothing_found, refusals, whole_body
+from gateway.files.incoming import IncomingForm
+from gateway.files.service import FILES, NO_STORE, FileService, answered, entered, nothing_found, refusals
 from gateway.http.edge.exchange import NOBODY, Exchange
 from gateway.http.edge.reader_pace import ReaderPace
 from gateway.http.openai.files import ExpiresAfter, checked_name, checked_purpose, file_object, keep_s, page_object, read_page_query
 from gateway.request.reply_headers import common_headers
 from gateway.story import Story
+from gateway.uncancelled import uncancelled
 
-FORM_BYTES: Final = 64 * 1024
-"""What a form has beside its file."""
-ON_LOOP_BYTES: Final = 256 * 1024
-"""Larger forms are read in a thread."""
 PAGE: Final = 10_000
 """Files of a page, at most and where the caller names no number, as OpenAI has it."""
 
@@ -36,38 +36,70 @@ async def create_file(exchange: Exchange, story: Story, deps: Deps) -> None:
         Fault: the key, the form, the quota or the storage is why the file is not stored.
     """
     caller, service = await entered(FILES, exchange, story, deps)
-    form = await form_of(exchange, "file", service.max_file_bytes, caller, story, deps)
-    purpose = checked_purpose(form.fields.get("purpose", ""))
-    kept_s = keep_s(_expires_after(form), purpose)
-    if len(form.data) > service.max_file_bytes:
-        raise Fault(Kind.BODY_TOO_LARGE, f"A file may have {service.max_file_bytes} bytes.", param="file")
+    form = IncomingForm(exchange, "file", service.max_file_bytes, partial(_too_large, service), caller)
+    await form.begin(story, deps.clock)
     now = deps.wall()
     file = StoredFile(
         id=service.new_id("file-"),
         tenant=caller.tenant,
         project=caller.project,
         filename=checked_name(form.filename or "file"),
-        purpose=purpose,
-        size_bytes=len(form.data),
+        purpose="",
+        size_bytes=form.file_bytes if form.file_over else max(form.file_bytes, form.least_bytes),
         created_unix=now,
-        expires_unix=None if kept_s is None else now + kept_s,
     )
+    if form.file_over or "purpose" in form.fields():  # what can be known of the rest is refused before anything is stored
+        file = _as_asked(file, form)
     with refusals():
-        await service.files.enter(file, service.bounds)
-        await service.contents.put(file_key(file.id), form.data)
-        await service.files.ready(file.id, file.size_bytes, file.expires_unix)
-    answered(file_object(structs.replace(file, status="ready")), exchange, story, deps)
+        await service.files.enter(file, service.bounds, growing=not form.file_over)
+        try:
+            file = await _stored(file, form, service)
+        except BaseException:
+            await uncancelled(_given_up(file, service))
+            raise
+    form.note_size(story)
+    answered(file_object(file), exchange, story, deps)
 
 
-async def form_of(exchange: Exchange, file_field: str, most: int, caller: Caller, story: Story, deps: Deps) -> FormFile:
-    """The form in a request's body. Raises Fault: those of `read_form` and `Exchange.body`."""
-    body = await whole_body(exchange, most + FORM_BYTES, caller, story, deps)
-    read = partial(read_form, exchange.head.headers.get(b"content-type", b""), body, file_field)
-    return read() if len(body) <= ON_LOOP_BYTES else await deps.loop.run_in_executor(None, read)
+def _too_large(service: FileService) -> Fault:
+    message = f"A file may have {service.max_file_bytes} bytes. Send a larger one in parts (/v1/uploads)."
+    return Fault(Kind.BODY_TOO_LARGE, message, param="file")
 
 
-def _expires_after(form: FormFile) -> ExpiresAfter | None:
-    anchor, seconds = form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
+async def _stored(file: StoredFile, form: IncomingForm, service: FileService) -> StoredFile:
+    """The file once its bytes are stored and it is ready. Raises Fault, StorageFull, StoresAway."""
+    counted = file.size_bytes
+
+    async def admit(size_bytes: int) -> None:
+        nonlocal counted
+        if size_bytes > counted:
+            await service.files.grow(structs.replace(file, size_bytes=size_bytes), service.bounds)
+            counted = size_bytes
+
+    await form.store(file_key(file.id), service.contents, admit)
+    file = _as_asked(structs.replace(file, size_bytes=form.file_bytes), form)
+    if not await service.files.ready(file):
+        raise Fault(Kind.STORAGE_UNAVAILABLE, "The file took too long to arrive, and was given up.", retry=retry_after.SOON)
+    return structs.replace(file, status="ready")
+
+
+async def _given_up(file: StoredFile, service: FileService) -> None:
+    """Remove a file that was not stored whole. Where the storage is away, `cleaning.py` finds it later."""
+    with contextlib.suppress(StoresAway):
+        await service.contents.remove([file_key(file.id)])
+        await service.files.drop([file.id])
+
+
+def _as_asked(file: StoredFile, form: IncomingForm) -> StoredFile:
+    """The file with the purpose and the end that the form's fields ask for. Raises Fault: INVALID_VALUE."""
+    fields = form.fields()
+    purpose = checked_purpose(fields.get("purpose", ""))
+    kept_s = keep_s(_expires_after(fields), purpose)
+    return structs.replace(file, purpose=purpose, expires_unix=None if kept_s is None else file.created_unix + kept_s)
+
+
+def _expires_after(fields: Mapping[str, str]) -> ExpiresAfter | None:
+    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return None
     if seconds is None or not (seconds.isascii() and seconds.isdigit()):

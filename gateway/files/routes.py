@@ -31,9 +31,18 @@ _ROUTES: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
 }
 
 
+_STREAMED: Final = frozenset({(FILES,), (UPLOADS, "{id}", "parts")})
+
+
 def is_stored(path: str) -> bool:
     """Whether a path is one of these routes."""
     return _form_of(path) is not None
+
+
+def streams_body(path: str, method: str) -> bool:
+    """Whether a route stores its body as it arrives, however long it is."""
+    found = _form_of(path)
+    return method == "POST" and found is not None and found[0] in _STREAMED
 
 
 def stored_handler(path: str, method: str, deps: Deps) -> Callable[[Exchange, Story], Awaitable[None]]:

@@ -45,6 +45,8 @@ class FileService:
     """None where this gateway runs no batches."""
     max_open_batches: int = 20
     max_lines: int = 50_000
+    max_part_bytes: int = 64 * 1024**2
+    max_upload_bytes: int = 8 * 1024**3
 
 
 async def entered(path: str, exchange: Exchange, story: Story, deps: Deps) -> tuple[Caller, FileService]:

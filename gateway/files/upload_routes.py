@@ -1,21 +1,24 @@
 """`/v1/uploads`: a large file in parts, each of which is a request. Parts may come at the same time and in any order.
 
-A part goes straight to the storage under a key of its own. `complete` joins the parts there, piece by piece, in the order that the request
-names: a few MiB are in memory at once, however large the file is. The quota counts the whole file from the beginning of the upload.
+A part goes to the storage under a key of its own while it arrives (`incoming.py`). `complete` joins the parts there, piece by piece, in the
+order that the request names: a few MiB are in memory at once, however large the file is. The quota counts the whole file from the beginning
+of the upload.
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import structs
 
 from domain.faults import Fault, Kind
-from domain.files import UPLOAD_LASTS_S, FileContents, StoredFile, StoredUpload, UploadPart, file_key, part_key
+from domain.files import UPLOAD_LASTS_S, FileContents, StoredFile, StoredUpload, StoresAway, UploadPart, file_key, part_key
 from domain.identity import Caller
 from gateway.deps import Deps
-from gateway.files.file_routes import form_of
+from gateway.files.incoming import IncomingForm
 from gateway.files.service import UPLOADS, FileService, answered, entered, json_body, nothing_found, refusals
 from gateway.http.edge.exchange import Exchange
 from gateway.http.openai.files import (
@@ -30,6 +33,7 @@ from gateway.http.openai.files import (
     upload_object,
 )
 from gateway.story import Story
+from gateway.uncancelled import uncancelled
 
 
 async def create_upload(exchange: Exchange, story: Story, deps: Deps) -> None:
@@ -40,8 +44,8 @@ async def create_upload(exchange: Exchange, story: Story, deps: Deps) -> None:
     """
     caller, service = await entered(UPLOADS, exchange, story, deps)
     asked = read_json(await json_body(exchange, caller, story, deps), UploadRequest)
-    if not 0 < asked.bytes <= service.max_file_bytes:
-        raise Fault(Kind.INVALID_VALUE, f"A file may have 1 to {service.max_file_bytes} bytes.", param="bytes")
+    if not 0 < asked.bytes <= service.max_upload_bytes:
+        raise Fault(Kind.INVALID_VALUE, f"An upload may have 1 to {service.max_upload_bytes} bytes.", param="bytes")
     if len(asked.mime_type) > MAX_MIME_CHARS:
         raise Fault(Kind.INVALID_VALUE, f"'mime_type' may have {MAX_MIME_CHARS} characters.", param="mime_type")
     now = deps.wall()
@@ -69,17 +73,54 @@ async def create_upload(exchange: Exchange, story: Story, deps: Deps) -> None:
 
 
 async def add_part(exchange: Exchange, story: Story, deps: Deps, upload_id: str) -> None:
-    """Answer `POST /v1/uploads/{id}/parts`. Raises Fault."""
+    """Answer `POST /v1/uploads/{id}/parts`.
+
+    Raises:
+        Fault: the key, the form or the storage is why the part is not stored, or the parts would be larger than the upload.
+    """
     caller, service = await entered(UPLOADS, exchange, story, deps)
     _, file = await _pending(upload_id, caller, service, deps)
-    form = await form_of(exchange, "data", file.size_bytes, caller, story, deps)
-    part = UploadPart(id=service.new_id("part_"), upload_id=upload_id, size_bytes=len(form.data), created_unix=deps.wall())
+    with refusals():
+        left = max(0, file.size_bytes - sum(part.size_bytes for part in await service.uploads.parts(upload_id)))
+    most = min(left, service.max_part_bytes)
+    too_large = partial(_beyond, file) if most == left else partial(_too_large, service)
+    form = IncomingForm(exchange, "data", most, too_large, caller)
+    await form.begin(story, deps.clock)
+    size = form.file_bytes if form.file_over else 0
+    part = UploadPart(id=service.new_id("part_"), upload_id=upload_id, size_bytes=size, created_unix=deps.wall())
     with refusals():
         # entered first: bytes that nobody knows of would never be removed
         if not await service.uploads.add_part(part, file.size_bytes):
-            raise Fault(Kind.INVALID_VALUE, f"The parts of this upload may have {file.size_bytes} bytes together.", param="data")
-        await service.contents.put(part_key(part), form.data)
+            raise _beyond(file)
+        try:
+            await form.store(part_key(part), service.contents, _in_bounds)
+            sized = structs.replace(part, size_bytes=form.file_bytes)
+            if sized != part and not await service.uploads.finish_part(sized, file.size_bytes):
+                raise _beyond(file)  # other parts came meanwhile, or the upload is over
+        except BaseException:
+            await uncancelled(_given_up(part, service))
+            raise
+    form.note_size(story)
     answered(part_object(part), exchange, story, deps)
+
+
+def _beyond(file: StoredFile) -> Fault:
+    return Fault(Kind.INVALID_VALUE, f"The parts of this upload may have {file.size_bytes} bytes together.", param="data")
+
+
+def _too_large(service: FileService) -> Fault:
+    return Fault(Kind.BODY_TOO_LARGE, f"A part may have {service.max_part_bytes} bytes.", param="data")
+
+
+async def _in_bounds(_size_bytes: int) -> None:
+    """Every size that `IncomingForm` lets through is within what is left of the upload, which the quota counts whole."""
+
+
+async def _given_up(part: UploadPart, service: FileService) -> None:
+    """Remove a part that was not stored whole. Where the storage is away, `cleaning.py` finds it when the upload is over."""
+    with contextlib.suppress(StoresAway):
+        await service.contents.remove([part_key(part)])
+        await service.uploads.drop_part(part.id)
 
 
 async def complete_upload(exchange: Exchange, story: Story, deps: Deps, upload_id: str) -> None:
@@ -103,13 +144,13 @@ async def complete_upload(exchange: Exchange, story: Story, deps: Deps, upload_i
             if asked.md5 is not None and digest.hexdigest() != asked.md5.strip().lower():
                 raise Fault(Kind.INVALID_VALUE, "The parts together do not have this MD5.", param="md5")
             expires_unix = None if upload.keep_s is None else file.created_unix + upload.keep_s
-            await service.files.ready(file.id, file.size_bytes, expires_unix)
+            file = structs.replace(file, expires_unix=expires_unix)
+            await service.files.ready(file)
             joined = True
         finally:
             await service.uploads.turn(upload_id, "completing", "completed" if joined else "pending")
         await service.contents.remove([part_key(part) for part in await service.uploads.parts(upload_id)])
-    ready = structs.replace(file, status="ready", expires_unix=expires_unix)
-    answered(upload_object(upload, ready, status="completed"), exchange, story, deps)
+    answered(upload_object(upload, structs.replace(file, status="ready"), status="completed"), exchange, story, deps)
 
 
 async def cancel_upload(exchange: Exchange, story: Story, deps: Deps, upload_id: str) -> None:

@@ -15,7 +15,7 @@ from domain.faults import Fault, Kind
 from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.docs_links import linked
-from gateway.files.routes import STORED, is_stored, stored_handler
+from gateway.files.routes import STORED, is_stored, stored_handler, streams_body
 from gateway.guards.coverage import check_guarded
 from gateway.http.anthropic.faults import render_refusal
 from gateway.http.anthropic.models import render_messages_model, render_messages_models
@@ -130,6 +130,10 @@ class DataPort:
             record(exchange, story, self._deps)
 
         return start
+
+    def streams(self, head: RequestHead) -> bool:
+        """Whether the route of a request stores its body as it arrives, so that it may be longer than bodies that are held."""
+        return self._deps.files is not None and streams_body(usual(head.path)[0], head.method)
 
     def refuse(self, fault: Fault, head: RequestHead | None) -> bytes:
         """The whole reply to a request that never became an exchange: broken HTTP, a late head, too many connections."""

@@ -367,6 +367,7 @@ class _Worker:
             log_defect=deps.log_defect,
             hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
             proxies=proxies if proxies.networks else None,
+            streams=port.streams,
         )
         tls = tls_context(data.tls) if data.tls is not None else None
         if data.trusted_proxies.proxy_protocol or addresses.bounds_connections:
@@ -404,7 +405,7 @@ class _Worker:
 
         usage = self._usage
         book, durable = (usage.observe, usage.durable) if usage is not None else (nowhere, at_once)
-        return LineEnds(self._note, book, durable, lambda: self._state == "draining")
+        return LineEnds(self._note, book, durable, lambda: self._state == "draining", self._metrics.count_batch_lines)
 
     def _observe(self, record: Record) -> None:
         self._note(record)

@@ -27,6 +27,7 @@ from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.telemetry.alert_counters import ALERT_COUNTERS, ALERT_GAUGES, alert_counts, alert_rows
 from gateway.telemetry.cells import MAX_LABEL_CHARS, Cells
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
+from gateway.telemetry.file_gauges import FILE_GAUGES
 from gateway.telemetry.metrics import MetricsSnapshot
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
 
@@ -137,6 +138,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **POLICY_GAUGES,
     **ROLLOUT_GAUGES,
     **ALERT_GAUGES,
+    **FILE_GAUGES,
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
 }
 _SIGNAL_GAUGES: Final[dict[str, Callable[[Signals], float | None]]] = {
@@ -174,6 +176,8 @@ class Scrape(msgspec.Struct, frozen=True):
     rollouts: RolloutFigures | None = None
     alerts: AlertCounts | None = None
     """What became of budget alerts; None where nobody is told."""
+    files: Sequence[tuple[str, GaugeRows]] = ()
+    """Samples of the gauges of stored files and batches, where they are known."""
 
 
 def describe() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -267,7 +271,7 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_index_blocks", [((), float(fullest.blocks))] if fullest else [])
     yield _gauge("tidegate_index_blocks_max", [((), float(fullest.bound))] if fullest else [])
     yield from _queue_gauges(scrape.workers)
-    own = chain(rollout_rows(scrape.rollouts), alert_rows(scrape.alerts))
+    own = chain(rollout_rows(scrape.rollouts), alert_rows(scrape.alerts), scrape.files)
     for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), own):
         yield _gauge(name, samples)
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in WORKER_STATES), 0)

@@ -60,6 +60,7 @@ SHARED_RESULTS: Final = ("told", "dropped", "heard")
 SIBLING_BYTES: Final = ("sent", "received")
 SIBLING_LOSSES: Final = ("missed", "unreadable")
 CORRECTIONS: Final = ("raised", "lowered")
+BATCH_LINE_OUTCOMES: Final = ("succeeded", "failed", "cancelled", "expired", "again")
 LEDGER_STATES: Final = ("written", "dropped")
 LORA_CALL_WORDS: Final = ("load", "load_failed", "unload", "unload_failed")
 TOKEN_OUTCOMES: Final = tuple(outcome.value for outcome in JwtOutcome)
@@ -229,6 +230,9 @@ KV_GAPS: Final = Family(
 )
 LEDGER: Final = Family(
     "tidegate_ledger_events_total", "Usage events on disk, and those there was no room for.", split_label="state", split=LEDGER_STATES
+)
+BATCH_LINES: Final = Family(
+    "tidegate_batch_lines_total", "Requests of batches, by what came of them.", split_label="outcome", split=BATCH_LINE_OUTCOMES
 )
 TOKEN_CHECKS: Final = Family(
     "tidegate_token_checks_total",
@@ -456,6 +460,7 @@ FAMILIES: Final = (
     KV_GAPS,
     TOKEN_CHECKS,
     LEDGER,
+    BATCH_LINES,
     LOAD_REPORTS,
     LOAD_GAPS,
     COST,

@@ -41,6 +41,8 @@ from gateway.telemetry.families import (
     ATTEMPTS,
     AUDIO_BYTES,
     AUDIO_SECONDS,
+    BATCH_LINE_OUTCOMES,
+    BATCH_LINES,
     CACHE_INDEX_LOST,
     CACHE_LOSSES,
     CACHE_LOST,
@@ -293,6 +295,10 @@ class Metrics:
     def count_refused_connection(self, reason: str) -> None:
         """Counts a connection that was closed without an answer."""
         self._cells[REFUSED_CONNECTIONS.name].cell(())[CONNECTION_REFUSALS.index(reason)] += 1
+
+    def count_batch_lines(self, outcome: str, lines: int = 1) -> None:
+        """Counts requests of batches that have a result now, or are sent again; `outcome` is one of `BATCH_LINE_OUTCOMES`."""
+        self._cells[BATCH_LINES.name].cell(())[BATCH_LINE_OUTCOMES.index(outcome)] += lines
 
     def set_ledger(self, written: int, dropped: int) -> None:
         """Sets the counts of the usage log, which counts for itself: events written and dropped since the start."""

@@ -54,6 +54,7 @@ from gateway.sync.policies import WorkersReload
 from gateway.sync.policy_copy import PolicyCopy, compiled_from
 from gateway.sync.responses import ResponseSweep
 from gateway.sync.revocations import RevocationWriter
+from gateway.telemetry.file_gauges import FigureWatch
 from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import registry_for
@@ -72,6 +73,7 @@ from tenancy.rights import KeyScope, Role
 from tenancy.stores.sql import (
     SqlAdapterStore,
     SqlAlerts,
+    SqlBatches,
     SqlCachePurges,
     SqlDirectory,
     SqlJournal,
@@ -316,6 +318,7 @@ class AdminApiRun:
             pending_aborts_for(settings), workers, books.change, time.time, announce, lambda: self.rollouts().keeper.standings
         )
         self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
+        self.files = FigureWatch(SqlBatches(engine), time.time) if settings.files.enabled else None
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
@@ -368,12 +371,10 @@ class AdminApiRun:
             group.create_task(kept_up(self._aborts.run, "aborts of rollouts"))
             group.create_task(kept_up(self._sweep.run, "stored responses"))
             group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
-            if self._hook is not None:
-                group.create_task(kept_up(self._hook.run, "webhook"))
-            if self._alerts is not None:
-                group.create_task(kept_up(self._alerts.run, "alerts"))
-            if self._copy is not None:
-                group.create_task(kept_up(self._copy.run, "policies"))
+            optional = ((self._hook, "webhook"), (self._alerts, "alerts"), (self.files, "figures of files"), (self._copy, "policies"))
+            for work, name in optional:
+                if work is not None:
+                    group.create_task(kept_up(work.run, name))
             # beside the loops above, which keep keys current while issuers are slow to answer
             group.create_task(kept_up(self._follow_issuers, "issuers"))
 

@@ -58,6 +58,7 @@ class LineEnds:
     book: Callable[[Record], None]
     durable: Callable[[], Awaitable[None]]
     draining: Callable[[], bool]
+    count: Callable[[str, int], None]
 
 
 def _contents_if_usable(settings: Settings) -> ObjectContents | None:
@@ -102,6 +103,8 @@ class FileParts:
                 batches=SqlBatches(self._engine) if batches.enabled else None,
                 max_open_batches=batches.max_open_per_tenant,
                 max_lines=batches.max_lines,
+                max_part_bytes=files.max_part_bytes,
+                max_upload_bytes=files.max_upload_bytes,
             )
 
     def loops(self, worker: int, deps: Deps, ends: LineEnds) -> list[Coroutine[Any, Any, None]]:
@@ -128,6 +131,7 @@ class FileParts:
             book=ends.book,
             durable=ends.durable,
             draining=ends.draining,
+            count=ends.count,
         )
         beats = asyncio.ensure_future(holds.run(deps.counters))
         try:

@@ -1,5 +1,6 @@
 """The bytes of files in a folder of this host or in a bucket of S3, through `obstore` (`domain.files.FileContents`)."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,9 @@ import msgspec
 from domain.files import StoresAway
 
 PIECE_BYTES: Final = 5 * 1024 * 1024
-"""Bytes of one part of an upload to S3, whose smallest part this is; also what is in memory of a file that is read or written in pieces."""
+"""Bytes of one part of an upload to S3, whose smallest part this is; a few of them are in memory of a file that is written in pieces."""
+READ_BYTES: Final = 512 * 1024
+"""Bytes of a file that is read, at a time: each is copied a few times on its way to a caller."""
 PARTS_AT_ONCE: Final = 2
 """Parts on their way to S3 at once; obstore's own default of 12 would hold 60 MiB for each file."""
 TIMEOUT: Final = "30s"
@@ -30,12 +33,41 @@ class S3Bucket(msgspec.Struct, frozen=True):
 
 
 class ObjectContents:
-    """Contents in an object store of `obstore`."""
+    """Contents in an object store of `obstore`.
 
-    def __init__(self, store: Any) -> None:
+    Args:
+        folder: the folder of a store that is one. What is written there in pieces has its key with `#1` behind it until it is whole, and
+            keeps that name where the process dies; `remove` removes it too. A server of S3 keeps the parts of such an object, and removes
+            them by a rule of its bucket.
+    """
+
+    def __init__(self, store: Any, folder: Path | None = None) -> None:
         self._store = store
+        self._folder = folder
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> None:
+        if isinstance(data, bytes):
+            await self._write(key, data)
+            return
+        source = _WrittenPieces(data)
+        writing = asyncio.ensure_future(self._write(key, source.pieces()))
+        cancelled: asyncio.CancelledError | None = None
+        while not writing.done():
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                source.end()
+            except StoresAway:
+                break
+        source.end()
+        writing.result()
+        failure = cancelled or source.failure
+        if failure is not None:
+            await self.remove([key])
+            raise failure
+
+    async def _write(self, key: str, data: bytes | AsyncIterator[bytes]) -> None:
         import obstore
 
         try:
@@ -50,7 +82,7 @@ class ObjectContents:
 
         try:
             found = await obstore.get_async(self._store, key)
-            async for piece in found.stream(min_chunk_size=PIECE_BYTES):
+            async for piece in found.stream(min_chunk_size=READ_BYTES):
                 yield bytes(piece)
         except (obstore.exceptions.BaseError, OSError) as error:
             raise _away(error) from error
@@ -75,6 +107,53 @@ class ObjectContents:
                 continue
             except (obstore.exceptions.BaseError, OSError) as error:
                 raise _away(error) from error
+        if self._folder is not None:
+            try:
+                await asyncio.to_thread(_remove_unfinished, [self._folder / key for key in keys])
+            except OSError as error:
+                raise _away(error) from error
+
+
+class _WrittenPieces:
+    """The pieces of an object that is written. Where they end early, the object becomes a whole one all the same, to be removed: obstore
+    has no way to give up an upload in parts, whose parts would then stay in S3."""
+
+    def __init__(self, data: AsyncIterator[bytes]) -> None:
+        self._data = data
+        self._ended = asyncio.Event()
+        self.failure: Exception | None = None
+        """What the source raised; None for nothing."""
+
+    def end(self) -> None:
+        """Take no further piece."""
+        self._ended.set()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            while not ended.done():
+                coming = asyncio.ensure_future(anext(self._data, None))
+                await asyncio.wait((coming, ended), return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    coming.cancel()
+                    await asyncio.gather(coming, return_exceptions=True)
+                    return
+                piece = coming.result()
+                if piece is None:
+                    return
+                yield piece
+        except Exception as error:  # noqa: BLE001 - whoever writes the object gets it once the writing has ended
+            self.failure = error
+        finally:
+            ended.cancel()
+
+
+def _remove_unfinished(paths: Sequence[Path]) -> None:
+    for path in paths:
+        number = 1  # a second attempt under the same key counts on
+        while (unfinished := path.with_name(f"{path.name}#{number}")).exists():
+            unfinished.unlink(missing_ok=True)
+            number += 1
 
 
 def contents_in_folder(folder: Path) -> ObjectContents:
@@ -82,7 +161,7 @@ def contents_in_folder(folder: Path) -> ObjectContents:
     from obstore.store import LocalStore
 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return ObjectContents(LocalStore(str(folder)))
+    return ObjectContents(LocalStore(str(folder)), folder)
 
 
 def contents_in_s3(where: S3Bucket) -> ObjectContents:

@@ -1,24 +1,31 @@
 """Batches and the results of their lines: one suite over SQLite and real Postgres."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.batches import LeaseLost, LineMistake, LineResult, StoredBatch, TokenSums, TooManyBatches
+from domain.files import FileFigures, StorageBounds, StoredFile
 from domain.identity import Caller, KeyId, ProjectId, TenantId
-from tenancy.stores.sql import SqlBatches
+from tenancy.stores.sql import SqlBatches, SqlFiles
 from tests.contract.conftest import database
 
 CALLER = Caller(TenantId("acme"), ProjectId("default"), KeyId("tg_1"), roles=("a",), tags=(("team", "x"),))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    async with database(request.param, request, tmp_path, migrated=True) as engine:
-        yield SqlBatches(engine)
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    async with database(request.param, request, tmp_path, migrated=True) as made:
+        yield made
+
+
+@pytest.fixture
+def store(engine: AsyncEngine) -> SqlBatches:
+    return SqlBatches(engine)
 
 
 def batch(name: str = "1", tenant: str = "acme", at: float = 100.0) -> StoredBatch:
@@ -128,3 +135,20 @@ async def test_a_batch_that_has_ended_is_free_of_its_results(store: SqlBatches) 
     await store.create(batch("2"), 1)
     kept = await store.cancel("acme", "batch_1", 1.0)
     assert kept is not None and kept.status == "completed"
+
+
+async def test_files_and_batches_are_counted_by_their_states(store: SqlBatches, engine: AsyncEngine) -> None:
+    assert await store.figures() == FileFigures({}, {}, {}, None)
+    files = SqlFiles(engine)
+    for name, tenant, size in (("a", "acme", 10), ("b", "bolt", 5), ("c", "acme", 7)):
+        file = StoredFile(id=name, tenant=tenant, project="p", filename=name, purpose="batch", size_bytes=size, created_unix=1.0)
+        await files.enter(file, StorageBounds(10, 100))
+        if name != "c":
+            await files.ready(file)
+    for name, tenant, at in (("1", "acme", 100.0), ("2", "bolt", 50.0), ("3", "acme", 10.0)):
+        await store.create(batch(name, tenant, at), 5)
+    assert await store.cancel("acme", "batch_3", 11.0) is not None
+    figures = await store.figures()
+    assert (figures.files, figures.bytes) == ({"ready": 2, "uploading": 1}, {"ready": 15, "uploading": 7})
+    assert figures.batches == {"validating": 2, "cancelling": 1}
+    assert figures.oldest_unix == 50.0, "no line of a batch that is being cancelled waits"

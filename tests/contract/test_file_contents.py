@@ -8,7 +8,8 @@ import pytest
 
 from domain.files import StoresAway
 from tenancy.stores.file_contents import ObjectContents, S3Bucket, contents_in_folder, contents_in_s3
-from tests.object_server import ACCESS, SECRET, ObjectServer, object_server
+from tests.object_server import ACCESS, SECRET, ObjectServer, object_server, uploads_in_parts
+from tests.timing import until
 
 MIB = 1024 * 1024
 
@@ -75,6 +76,48 @@ async def test_pieces_that_fail_leave_no_object(contents: ObjectContents) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("ends", ["fails", "is cancelled"])
+async def test_a_write_that_ends_early_leaves_no_piece(
+    request: pytest.FixtureRequest, contents: ObjectContents, tmp_path: Path, ends: str
+) -> None:
+    """A folder has no unfinished file then, and S3 no upload in parts that somebody pays for."""
+    server = request.getfixturevalue("s3_server") if "s3" in request.node.name else None
+    under_way = asyncio.Event()
+
+    async def source() -> AsyncIterator[bytes]:
+        # pieces below the least size of a part of S3
+        for _ in range(14):
+            yield b"x" * MIB
+        await asyncio.sleep(0)
+        if ends == "fails":
+            raise LookupError("the caller has left")
+        under_way.set()
+        await asyncio.Event().wait()
+
+    writing = asyncio.ensure_future(contents.put("files/ended", source()))
+    if ends == "fails":
+        with pytest.raises(LookupError):  # of the source, as it was raised
+            await writing
+    else:
+        await under_way.wait()
+        await until(lambda: unfinished(tmp_path, server))
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+    await until(lambda: not unfinished(tmp_path, server))
+    with pytest.raises(StoresAway):
+        await whole(contents, "files/ended")
+
+
+def unfinished(folder: Path, server: ObjectServer | None) -> list[str]:
+    """What a storage has of objects that are not whole: files of a folder, or uploads in parts of a bucket."""
+    if server is None:
+        return [path.name for path in (folder / "files" / "files").glob("ended*")]
+    return uploads_in_parts(server)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 async def test_what_is_removed_is_gone(contents: ObjectContents) -> None:
     await contents.put("files/a", b"1")
     await contents.put("files/b", b"2")
@@ -98,6 +141,9 @@ async def test_a_folder_keeps_what_is_stored(tmp_path: Path) -> None:
     await contents.put("files/a", b"abc")
     await contents.put("files/b", pieces(2, 2))
     assert (await whole(contents, "files/a"), await contents.piece("files/b", 1, 2)) == (b"abc", b"\0\1")
+    (tmp_path / "files" / "files" / "a#1").write_bytes(b"of a process that was killed while it wrote")
+    (tmp_path / "files" / "files" / "a#2").write_bytes(b"of the next one")
     await contents.remove(["files/a", "files/a"])
+    assert [path.name for path in (tmp_path / "files" / "files").iterdir()] == ["b"]
     with pytest.raises(StoresAway):
         await contents.piece("files/a", 0, 1)

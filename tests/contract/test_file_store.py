@@ -28,7 +28,7 @@ def file(name: str, tenant: str = "acme", **values: Any) -> StoredFile:
 
 async def kept(store: SqlFiles, entered: StoredFile) -> StoredFile:
     await store.enter(entered, ROOMY)
-    assert await store.ready(entered.id, entered.size_bytes, entered.expires_unix)
+    assert await store.ready(entered)
     return structs.replace(entered, status="ready")
 
 
@@ -42,12 +42,13 @@ async def test_a_file_is_found_by_its_tenant_alone(store: SqlFiles) -> None:
     await store.enter(entered, ROOMY)
     assert await store.find("acme", "file-a") == entered
     assert not entered.visible(100.0)
-    assert await store.ready("file-a", 12, 200.0)
+    known = structs.replace(entered, size_bytes=12, purpose="vision", expires_unix=200.0)
+    assert await store.ready(known)
     found = await store.find("acme", "file-a")
-    assert found == structs.replace(entered, status="ready", size_bytes=12, expires_unix=200.0)
+    assert found == structs.replace(known, status="ready")
     assert found is not None and found.visible(199.0) and not found.visible(200.0)
     assert await store.find("bolt", "file-a") is None
-    assert not await store.ready("file-a", 12, None), "it is ready already"
+    assert not await store.ready(entered), "it is ready already"
     assert not await store.delete("bolt", "file-a")
 
 
@@ -74,6 +75,30 @@ async def test_the_quota_is_exact_however_many_come_at_once(store: SqlFiles) -> 
         await store.enter(file("large", size_bytes=11), StorageBounds(files=10, bytes=60))
     await store.enter(file("just", size_bytes=10), StorageBounds(files=10, bytes=60))
     await store.enter(file("another", "bolt"), bounds)
+
+
+async def test_a_file_that_grows_counts_with_its_size_so_far(store: SqlFiles) -> None:
+    bounds = StorageBounds(files=1, bytes=100)
+    grown = file("a", size_bytes=60)
+    await store.enter(structs.replace(grown, size_bytes=0), bounds, growing=True)
+    await store.grow(grown, bounds)  # it is itself no other file
+    with pytest.raises(StorageFull, match="0 bytes are stored here, this file has 101 or more, and 100 bytes may be stored"):
+        await store.grow(structs.replace(grown, size_bytes=101), bounds)
+    with pytest.raises(StorageFull, match="60 bytes are stored here, this file has 41 or more"):
+        await store.enter(file("b", size_bytes=41), StorageBounds(files=2, bytes=100), growing=True)
+    await store.grow(structs.replace(grown, size_bytes=100), bounds)
+    assert await store.ready(structs.replace(grown, size_bytes=90))
+    found = await store.find("acme", "file-a")
+    assert found is not None and found.size_bytes == 90
+
+
+async def test_files_that_grow_together_stay_within_the_quota(store: SqlFiles) -> None:
+    bounds = StorageBounds(files=5, bytes=100)
+    for name in "abcd":
+        await store.enter(file(name, size_bytes=0), bounds, growing=True)
+    attempts = (store.grow(file(name, size_bytes=30), bounds) for name in "abcd")
+    refused = [one for one in await asyncio.gather(*attempts, return_exceptions=True) if one is not None]
+    assert [type(one) for one in refused] == [StorageFull]
 
 
 async def test_deleted_files_are_out_of_sight_and_of_the_quota(store: SqlFiles) -> None:
@@ -113,6 +138,19 @@ async def test_an_upload_takes_as_many_bytes_as_it_was_begun_for(store: SqlFiles
     assert sorted(taken) == [False, False, True, True]
     assert await store.add_part(part("e", 2), 10)
     assert sum(one.size_bytes for one in await store.parts(UPLOAD.id)) == 10
+
+
+async def test_a_part_of_unknown_size_counts_once_it_is_here(store: SqlFiles) -> None:
+    await store.begin(UPLOAD, file("1", size_bytes=10), ROOMY)
+    for name in "abc":
+        assert await store.add_part(part(name, 0), 10)
+    done = await asyncio.gather(*(store.finish_part(part(name, 4), 10) for name in "abc"))
+    assert sorted(done) == [False, True, True]
+    await store.drop_part(f"part_{'abc'[done.index(False)]}")
+    assert [one.size_bytes for one in await store.parts(UPLOAD.id)] == [4, 4]
+    assert not await store.finish_part(part("never", 1), 10)
+    assert await store.turn(UPLOAD.id, "pending", "completing")
+    assert not await store.finish_part(part("a", 5), 10), "the upload takes no part any more"
 
 
 async def test_an_upload_ends_once(store: SqlFiles) -> None:

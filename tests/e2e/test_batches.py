@@ -41,6 +41,8 @@ class Site:
     engine: SimEngine
     noted: list[Record] = field(default_factory=list)
     booked: list[Record] = field(default_factory=list)
+    counted: Counter[str] = field(default_factory=Counter)
+    """What the metrics are told of lines."""
 
     def client(self, tenant: str = "acme") -> httpx.AsyncClient:
         return self.gateway.client(tenant)
@@ -49,9 +51,12 @@ class Site:
         async def durable() -> None:
             pass
 
-        usual = {"lease_s": 5.0, "price_percent": 50, "durable": durable, "draining": lambda: False}
+        usual = {"lease_s": 5.0, "price_percent": 50, "durable": durable, "draining": lambda: False, "count": self._count}
         told = {"note": self.noted.append, "book": self.booked.append, "holds": OpenHolds(self.gateway.deps.clock)}
         return RunnerParts(**{"deps": self.gateway.deps, "owner": owner, **usual, **told, **values})
+
+    def _count(self, outcome: str, lines: int) -> None:
+        self.counted[outcome] += lines
 
     @asynccontextmanager
     async def running(self, most: int = 4, share: float = 1.0, **values: Any) -> AsyncIterator[None]:
@@ -150,6 +155,7 @@ async def test_lines_that_are_refused_stand_in_the_error_file(tmp_path: Path) ->
             ("worse", 400, None),
         ]
         assert errors[0]["response"]["body"]["error"]["param"] == "max_tokens"
+        assert it.counted == {"succeeded": 1, "failed": 2}
 
 
 async def test_a_file_with_mistakes_fails_and_calls_no_engine(tmp_path: Path) -> None:
@@ -213,6 +219,7 @@ async def test_a_cancelled_batch_keeps_what_it_has(tmp_path: Path) -> None:
         answered, errors = await output(client, done["output_file_id"]), await output(client, done["error_file_id"])
         assert len(answered) == counts["completed"] == len(it.booked)
         assert {one["error"]["code"] for one in errors} == {"batch_cancelled"}
+        assert it.counted == {"succeeded": counts["completed"], "cancelled": counts["failed"]}
         assert sorted(one["custom_id"] for one in answered + errors) == sorted(f"l{at}" for at in range(60))
         again = await client.post(f"/v1/batches/{batch['id']}/cancel")
         assert (again.status_code, (await client.get(f"/v1/batches/{batch['id']}")).json()) == (200, done)
@@ -231,6 +238,7 @@ async def test_a_batch_expires_with_its_window(tmp_path: Path) -> None:
         assert (done["status"], done["request_counts"]) == ("expired", {"total": 2, "completed": 0, "failed": 2})
         assert {one["error"]["code"] for one in await output(client, done["error_file_id"])} == {"batch_expired"}
         assert it.noted == []
+        assert it.counted == {"expired": 2}
 
 
 async def test_a_worker_that_ends_leaves_the_rest_to_another_one(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,6 +22,7 @@ from gateway.story import Story
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway
 from tests.scripted_server import Peer, scripted
+from tests.stored_files import file_service
 from tests.timing import HANG_S, until
 
 OF_REQUESTS = (Ask, EdgeConnection, Exchange, Fault, OpenHold, ReplyParser, Story)
@@ -168,3 +170,58 @@ async def test_another_engine_that_begins_anew_and_a_stream_that_breaks_off() ->
                     await post(gate, json=chat(stream=True))
             await over(gate, 5 * ROUNDS)
             assert gate.records[-1].outcome != "ok"
+
+
+FORM = {"content-type": "multipart/form-data; boundary=cut"}
+FILE = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 3_000_000
+
+
+async def send_file(gate: Gateway, status: int, end: bytes) -> None:
+    async def body() -> AsyncIterator[bytes]:  # in chunks, so that its length says nothing
+        yield FILE
+        yield end
+
+    async with gate.client() as client:
+        assert (await client.post("/v1/files", content=body(), headers=FORM)).status_code == status
+
+
+async def stored_file(gate: Gateway) -> None:
+    await send_file(gate, 200, b'\r\n--cut\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--cut--\r\n')
+
+
+async def file_without_purpose(gate: Gateway) -> None:
+    await send_file(gate, 400, b"\r\n--cut--\r\n")
+
+
+async def file_without_end(gate: Gateway) -> None:
+    await send_file(gate, 400, b"")
+
+
+async def file_beyond_the_size(gate: Gateway) -> None:
+    await send_file(gate, 413, b"x" * 2_000_000)
+
+
+async def file_whose_sender_leaves(gate: Gateway) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+    lines = (
+        f"host: g\r\nauthorization: Bearer {gate.keys['acme']}\r\ncontent-type: {FORM['content-type']}\r\ncontent-length: 3999000\r\n\r\n"
+    )
+    writer.write(f"POST /v1/files HTTP/1.1\r\n{lines}".encode() + FILE)
+    await until(lambda: any(one._exchange and one._exchange.handed_on for one in gate.connections.open))
+    writer.transport.abort()
+    closed = len(gate.records) + 1
+    assert (await gate.recorded(closed))[-1].outcome == "client_gone"
+
+
+FILE_WAYS = [file_whose_sender_leaves, stored_file, file_without_purpose, file_without_end, file_beyond_the_size]
+
+
+@pytest.mark.parametrize("way", FILE_WAYS, ids=[way.__name__ for way in FILE_WAYS])
+async def test_however_a_file_ends(way: Callable[[Gateway], Awaitable[None]], tmp_path: Path) -> None:
+    async with file_service(tmp_path, max_file_bytes=4_000_000) as service, gateway(files=service) as gate:
+        await way(gate)
+        await over(gate, 1)
+        with nothing_waits():
+            for _ in range(ROUNDS):
+                await way(gate)
+            await over(gate, 1 + ROUNDS)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from backends.forms import BadForm, FormPart, FormReader
 from domain.ask import Endpoint
-from domain.faults import Fault, Kind
+from domain.faults import Kind
 from gateway.batches.input_lines import MAX_MISTAKES, InputReader, body_of
-from gateway.files.form import MAX_FIELD_BYTES, MAX_FIELDS, read_form
+from gateway.files.incoming import BOUNDS
+from gateway.http.openai.checks import form_fault
 from tests.fuzz.mutation import Target
 
 TYPE = b"multipart/form-data; boundary=cut"
@@ -48,16 +50,33 @@ LINE_PIECES = [
 LINES = Target("batch_lines", LINE_PIECES, [LINE, LINE + b"\n\n" + LINE.replace(b'"a"', b'"b"') + b"\n"])
 
 
-def form(data: bytes) -> str:
+Read = tuple[str, bytes, list[FormPart]]
+
+
+def read_in(data: bytes, size: int) -> Read:
+    """What is wrong with a form, or nothing; its file; and its fields, read in pieces of so many bytes."""
+    reader, file = FormReader(TYPE, BOUNDS, "file"), b""
     try:
-        read = read_form(TYPE, data, "file")
-    except Fault as fault:
-        assert fault.kind in (Kind.INVALID_VALUE, Kind.MISSING_PARAMETER)
-        return fault.message[:40]
-    assert read.data in data
-    assert len(read.fields) < MAX_FIELDS
-    assert all(len(value) <= MAX_FIELD_BYTES for value in read.fields.values())
-    return f"ok {len(read.fields)} {bool(read.filename)}"
+        for at in range(0, len(data), size):
+            file += b"".join(reader.feed(data[at : at + size]))
+        reader.end()
+    except BadForm as error:
+        fault = form_fault(error)
+        assert fault.kind is Kind.INVALID_VALUE and fault.message.isprintable() and len(fault.message) < 1000
+        return type(error).__name__, file, reader.parts
+    return "", file, reader.parts
+
+
+def form(data: bytes) -> str:
+    wrong, file, fields = read_in(data, len(data) or 1)
+    assert file in data
+    assert len(fields) <= BOUNDS.parts
+    assert all(len(part.value) <= BOUNDS.field_bytes and part.value in data for part in fields)
+    for size in (1, 7):
+        in_pieces = read_in(data, size)
+        # a form that is broken may have handed on less before the error
+        assert in_pieces == (wrong, file, fields) if not wrong else in_pieces[0] == wrong, "pieces say the same as the whole"
+    return wrong or f"ok {len(fields)} {bool(file)}"
 
 
 def lines(data: bytes) -> str:

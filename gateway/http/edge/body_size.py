@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from gateway.http.edge.connections import Connections
     from gateway.http.edge.exchange import Exchange
 
+STREAM_ROOM_BYTES: Final = 24 * 1024 * 1024
+"""Most memory of a body that is stored as it arrives: what has come before its caller was known, three pieces of 5 MiB on their way to the
+storage, and the pieces between."""
 REMEDY: Final = "Send less in one request, or ask the operator for more (caps.body_bytes of the policy, data.limits of the settings)."
 
 
@@ -42,6 +45,17 @@ def reserve_body(exchange: "Exchange", allowed: Collection[int | None], connecti
     if coming > exchange.body_most and declared is None and not exchange.complete:
         coming = exchange.body_allowed
     return reserve_size(exchange, coming, connections)
+
+
+def reserve_stream(exchange: "Exchange", most: int, connections: "Connections") -> Fault | None:
+    """Reserve what a body takes that is stored as it arrives: its own bytes, and no more than the buffers of its way to the storage.
+
+    Returns:
+        The refusal where there is no room now.
+    """
+    exchange.body_allowed = most
+    coming = exchange.head.content_length
+    return reserve_size(exchange, STREAM_ROOM_BYTES if coming is None else min(coming, STREAM_ROOM_BYTES), connections)
 
 
 def reserve_growth(exchange: "Exchange", connections: "Connections") -> Fault | None:

@@ -3,6 +3,8 @@
 `EdgeConnection` is the transport's side. `RequestReader` reads requests: the callbacks of llhttp, their checks, and the Exchange that
 they make. A second request may follow on the same connection, but not before the reply to the first one is over: pipelined bytes are never
 parsed, and the connection closes after the reply in progress, so a smuggled second request has nowhere to go.
+
+Size: one class in two halves, which share each deadline and bound of a body.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ import httptools
 
 from backends.read_turns import FULL, take_turns
 from domain.faults import Fault, Kind
-from gateway.http.edge.body_size import body_too_large, reserve_body, reserve_growth
+from gateway.http.edge.body_size import body_too_large, reserve_body, reserve_growth, reserve_stream
 from gateway.http.edge.connections import Connections
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.head import HTTP2_PREFACE, HTTP2_REFUSAL, ONCE, checked_head, size_of, without_upgrade
@@ -129,13 +131,17 @@ class RequestReader:
         self._exchange = Exchange(cast("EdgeConnection", self), head, client)
         self.deadline = inf
         length = head.content_length
-        if length is not None and length > limits.max_body_bytes and length > limits.largest_body_bytes:
+        beyond = length is not None and length > limits.max_body_bytes and length > limits.largest_body_bytes
+        if beyond and not self.connections.streams(head):
             self._violation = body_too_large(length, limits.body_most((limits.largest_body_bytes, None)))
 
     def on_body(self, data: bytes) -> None:
         """Collect body bytes; they are counted, whatever length was declared."""
         exchange = self._exchange
         if self._ignore or exchange is None or exchange.refusal is not None or self._violation is not None:
+            return
+        if exchange.streams:
+            exchange.take_streamed(data)
             return
         if len(exchange.received) + len(data) > (exchange.body_most or self.connections.limits.max_body_bytes):
             if not exchange.body_most:
@@ -149,7 +155,8 @@ class RequestReader:
             exchange.received = data  # most bodies come in one piece: kept as it is
 
     def hold_body(self) -> None:
-        """Called for a body above the usual size while its caller, and the size that the caller may send, are not known yet."""
+        """Called for a body above the usual size while its caller, and the size that the caller may send, are not known yet, and for one
+        that arrives faster than it is handed on."""
 
     def on_message_complete(self) -> None:
         """Hand the complete body over."""
@@ -197,6 +204,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         "_framing_bytes",
         "_framing_run_bytes",
         "_head_so_far",
+        "_held_at",
         "_held_back",
         "_lingering",
         "_served",
@@ -224,7 +232,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         self._unsent = 0
         self._body_since = 0.0
         self._body_held = False
-        """Whether no more is read until the caller is known (`hold_body`)."""
+        """Whether nothing is read for now (`hold_body`)."""
+        self._held_at = 0.0
         self.transport: asyncio.Transport
         self.write: Callable[[bytes], object] = _drop
         """Hands bytes to the socket; drops them once the socket is lost."""
@@ -252,7 +261,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         begun_exchange = self._exchange
         body_bytes = 0
         if begun_exchange is not None:
-            body_bytes = len(begun_exchange.received)
+            body_bytes = len(begun_exchange.received) + begun_exchange.handed_on
         elif not self._begun:
             self._begun = True
             self.deadline = None
@@ -303,14 +312,14 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         Args:
             body_bytes: the body's bytes before this read.
         """
-        grown = len(exchange.received) - body_bytes
+        grown = len(exchange.received) + exchange.handed_on - body_bytes
         self._framing_bytes += read_bytes - grown
         self._framing_run_bytes = 0 if grown else self._framing_run_bytes + read_bytes
         limit = self.connections.limits.max_header_bytes
         if exchange.complete:
             if self._framing_run_bytes > limit:
                 self._ignore_pipelined()
-        elif self._framing_bytes > MAX_FRAMING_BYTES + len(exchange.received) or self._framing_run_bytes > limit:
+        elif self._framing_bytes > MAX_FRAMING_BYTES + len(exchange.received) + exchange.handed_on or self._framing_run_bytes > limit:
             allowed = f"{limit} bytes in a row, {MAX_FRAMING_BYTES} in all, and one for each byte of the body"
             self._violate(
                 Kind.BODY_TOO_LARGE, f"Chunk sizes, chunk extensions and trailers may have {allowed}. Send the body with its length."
@@ -319,22 +328,33 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
     def hold_body(self) -> None:
         if not self._body_held:
             self._body_held = True
+            self._held_at = self.connections.clock()
             self.transport.pause_reading()
 
-    def _go_on_reading(self) -> None:
+    def go_on_reading(self) -> None:
+        """Read again after `hold_body`."""
         if self._body_held:
             self._body_held = False
+            if self._exchange is not None and self._exchange.streams:
+                self._body_since += self.connections.clock() - self._held_at  # the caller was ready to send meanwhile
             if not self.transport.is_closing():
                 self.transport.resume_reading()
 
     def allow_body(self, exchange: Exchange, allowed: Collection[int | None]) -> None:
         """Let a body come up to the largest size that its caller's policy allows, or refuse it."""
-        fault = reserve_body(exchange, allowed, self.connections)
-        if fault is not None:
+        self._begin_body(exchange, reserve_body(exchange, allowed, self.connections))
+        self.go_on_reading()
+
+    def stream_body(self, exchange: Exchange, most: int) -> None:
+        """Let a body of at most so many bytes come to be handed on as it arrives, or refuse it."""
+        exchange.streams = True
+        self._begin_body(exchange, reserve_stream(exchange, most, self.connections))
+
+    def _begin_body(self, exchange: Exchange, refusal: Fault | None) -> None:
+        if refusal is not None:
             if not exchange.complete:
                 self._ignore_pipelined()
-            exchange.body_is_over(fault)
-        self._go_on_reading()
+            exchange.body_is_over(refusal)
 
     def _broken(self, why: str) -> None:
         if self._exchange is None or not self._exchange.complete:
@@ -414,6 +434,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self.deadline = None
             self.transport.close()
             return
+        if self._body_held:  # the reply did not wait until all of the body was taken
+            self.go_on_reading()
         self._served = False
         self._forget_head()
         self._read_bytes = 0
@@ -449,9 +471,13 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             else:
                 self._refuse(Fault(Kind.REQUEST_TIMEOUT, f"The request head did not arrive within {limits.header_timeout_s:g} s."))
         elif not exchange.complete and exchange.refusal is None:
+            if self._body_held and exchange.streams:
+                self.deadline = now + 1.0
+                return
             age = now - self._body_since
+            received = len(exchange.received) + exchange.handed_on
             longer = max(1.0, exchange.body_allowed / limits.max_body_bytes)
-            if age < limits.body_timeout_s * longer and len(exchange.received) >= limits.min_body_rate_bytes_per_s * age:
+            if age < limits.body_timeout_s * longer and received >= limits.min_body_rate_bytes_per_s * age:
                 self.deadline = now + 1.0
                 return
             self.deadline = inf
@@ -491,7 +517,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
     def _linger(self) -> None:
         """Close the sending half, and read and drop what the caller still sends."""
         self._lingering = True
-        self._go_on_reading()
+        self.go_on_reading()
         self.deadline = self.connections.clock() + LINGER_S
         self.write = _drop
         if self.transport.can_write_eof() and not self.transport.is_closing():

@@ -28,8 +28,8 @@ class EdgeLimits(msgspec.Struct, frozen=True):
     """Largest request body of a caller whose policy says no other size. Long prompts are about 1 MiB; the rest is room for a few inline
     images."""
     largest_body_bytes: int = 65 * 1024 * 1024
-    """Largest request body that any policy can allow, ten photographs of 4 MiB in base64, and largest file or part of one: OpenAI's clients
-    send parts of 64 MiB, in a form. Reading such a body keeps a worker busy meanwhile."""
+    """Largest request body that any policy can allow: ten photographs of 4 MiB in base64. Reading such a body keeps a worker busy
+    meanwhile. Files are stored while they arrive, and have bounds of their own."""
     large_bodies_total_bytes: int = 512 * 1024 * 1024
     """Bytes of all bodies above `max_body_bytes` of a worker together, as declared, or as allowed where none was declared. Beyond it
     further ones are refused with 503, and those of one tenant beyond half of it."""
@@ -76,6 +76,7 @@ class Connections:
         log_defect: logs an error that is a defect of the gateway.
         hosts: allowed Host values in lower case; empty allows any.
         proxies: the proxies that tell the callers' addresses; None for none.
+        streams: whether the route of a head stores its body as it arrives, so that the body may be longer than those that are held.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Connections:
         log_defect: Callable[[BaseException, str], None],
         hosts: frozenset[bytes] = frozenset(),
         proxies: TrustedProxies | None = None,
+        streams: "Callable[[RequestHead], bool]" = lambda _head: False,
     ) -> None:
         self.limits = limits
         self.clock = clock
@@ -96,6 +98,7 @@ class Connections:
         self.refuse = refuse
         self.hosts = hosts
         self.proxies = proxies
+        self.streams = streams
         self._log_defect = log_defect
         self.draining = False
         self.open: dict[EdgeConnection, None] = {}

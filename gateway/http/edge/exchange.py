@@ -5,7 +5,7 @@ left, reads too slowly, or reads again. The transport stays in `connection.py`.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gateway.http.edge.connection import EdgeConnection
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+STREAM_BUFFER_BYTES: Final = 512 * 1024
+"""Bytes of a body handed on as it arrives at which reading pauses: two reads of the transport."""
 
 REASONS: Final = {
     200: b"OK",
@@ -90,7 +92,11 @@ class Exchange(msgspec.Struct, eq=False):
     client: str = ""
     """The caller's address; empty on a socket that has none."""
     received: bytes | bytearray = b""
-    """The body so far; bytes where it came in one piece."""
+    """The body so far; bytes where it came in one piece. Of a body that is handed on as it arrives, the part that waits."""
+    streams: bool = False
+    """Whether the body is handed on as it arrives (`pieces`)."""
+    handed_on: int = 0
+    """Bytes of the body that were handed on."""
     waiter: asyncio.Future[None] | None = None
     """Set once the body is complete or refused; None while nothing awaits the body."""
     complete: bool = False
@@ -150,8 +156,7 @@ class Exchange(msgspec.Struct, eq=False):
             self.body_tenant = tenant
             self._connection.allow_body(self, allowed)
         if not self.complete and self.refusal is None:
-            if self.head.headers.get(b"expect") and not self._connection.speaks_1_0:
-                self._connection.write(CONTINUE)
+            self._continue()
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
         if self.refusal is not None:
@@ -159,6 +164,43 @@ class Exchange(msgspec.Struct, eq=False):
         if self.head.coding:
             await self._unpack(allowed)
         return self.received if isinstance(self.received, bytes) else bytes(self.received)
+
+    def _continue(self) -> None:
+        """Tell a caller that waits for it to send the body."""
+        if self.head.headers.get(b"expect") and not self._connection.speaks_1_0:
+            self._connection.write(CONTINUE)
+
+    async def pieces(self, most: int, tenant: str) -> AsyncIterator[bytes]:
+        """The request body as it arrives. Little of it is in memory at once: while `STREAM_BUFFER_BYTES` wait, nothing more is read, so a
+        caller cannot send faster than the pieces are taken. A compressed body is read and unpacked whole, within the usual bounds.
+
+        Args:
+            most: the most bytes that the body may have. The taker counts them; here they bound the time that the body may take.
+            tenant: as for `body`.
+
+        Raises:
+            Fault: those of `body`.
+        """
+        if self.head.coding:
+            yield await self.body((most,), tenant)
+            return
+        if self.refusal is None:
+            self.body_tenant = tenant
+            self._connection.stream_body(self, most)
+        if not self.complete and self.refusal is None and not self.received:
+            self._continue()
+        while self.refusal is None:
+            piece, self.received = self.received, b""
+            if piece:
+                self.handed_on += len(piece)
+                self._connection.go_on_reading()
+                yield piece if isinstance(piece, bytes) else bytes(piece)
+            elif self.complete:
+                return
+            else:
+                self.waiter = asyncio.get_running_loop().create_future()
+                await self.waiter
+        raise self.refusal
 
     async def _unpack(self, allowed: Collection[int | None]) -> None:
         """Unpack the body, and reserve what it becomes above the usual size."""
@@ -211,6 +253,16 @@ class Exchange(msgspec.Struct, eq=False):
             self.received = bytearray(self.received)
         self.received += data
 
+    def take_streamed(self, data: bytes) -> None:
+        """Append a further piece of a body that is handed on as it arrives."""
+        if self.received:
+            self.take(data)
+        else:
+            self.received = data
+        if len(self.received) >= STREAM_BUFFER_BYTES:
+            self._connection.hold_body()
+        self._wake()
+
     def body_is_over(self, refusal: Fault | None) -> None:
         """The body is complete (None) or will never be."""
         if refusal is None:
@@ -218,6 +270,9 @@ class Exchange(msgspec.Struct, eq=False):
         else:
             self.refusal = refusal
             self.received = b""
+        self._wake()
+
+    def _wake(self) -> None:
         waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -6,13 +6,13 @@ rules as any body; the file's bytes travel beside it (`Ask.upload`), and the eng
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 
 from backends.forms import AUDIO_TYPES, USAGE_ASKED, BadForm, FormPart, read_form
 from domain.faults import Fault, Kind
-from gateway.http.openai.checks import Check, each, number, one_of, refuse, refuse_type, shown, text
+from gateway.http.openai.checks import Check, each, form_fault, number, one_of, refuse, refuse_type, shown, text
 from gateway.http.openai.embeddings import beside_prompts
 from gateway.http.openai.generation import generation
 from gateway.http.openai.rerank import MOST
@@ -131,7 +131,7 @@ def form_document(content_type: bytes, body: bytes) -> tuple[bytes, bytes]:
     try:
         parts = read_form(content_type, body)
     except BadForm as error:
-        _refuse_form(error)
+        raise form_fault(error) from None
     document: dict[str, object] = {}
     upload = b""
     for part in parts:
@@ -153,12 +153,6 @@ def form_document(content_type: bytes, body: bytes) -> tuple[bytes, bytes]:
     if FILE not in document:
         raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{FILE}'.", param=FILE)
     return msgspec.json.encode(document), upload
-
-
-def _refuse_form(error: BadForm) -> NoReturn:
-    if error.name:
-        refuse(f"Invalid value for '{error.name}': {error}.", error.name)
-    raise Fault(Kind.INVALID_VALUE, f"The body is not a form that can be read: {error}.")
 
 
 def _described(part: FormPart) -> dict[str, object]:

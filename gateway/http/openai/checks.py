@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from backends.forms import BadForm
 from domain.faults import Fault, Kind
 
 Check = Callable[[object, str], bool | None]
@@ -40,6 +41,13 @@ def refuse(message: str, param: str) -> NoReturn:
 def refuse_type(expected: str, value: object, param: str) -> NoReturn:
     """Raise INVALID_VALUE because `value` is of the wrong type."""
     refuse(f"Invalid type for '{param}': expected {expected}, got {_KIND_NAMES[type(value)]}.", param)
+
+
+def form_fault(error: BadForm) -> Fault:
+    """INVALID_VALUE because a body is no form that can be read, at the field that is why."""
+    if error.name:
+        return Fault(Kind.INVALID_VALUE, f"Invalid value for '{error.name}': {error}.", param=error.name)
+    return Fault(Kind.INVALID_VALUE, f"The body is not a form that can be read: {error}.")
 
 
 def shown(text: str, limit: int = 64) -> str:

@@ -13,9 +13,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.batches import OPEN, BatchStatus, LeaseLost, LineResult, StoredBatch, TokenSums, TooManyBatches
+from domain.files import FileFigures
 from tenancy.stores.sql.files import transaction
 from tenancy.stores.sql.schema import change
-from tenancy.stores.sql.schema_files import BATCH_SUMS, batch, batch_line
+from tenancy.stores.sql.schema_files import BATCH_SUMS, batch, batch_line, stored_file
 from tenancy.stores.sql.transaction import SqlConnections
 from tenancy.stores.sql.unchanged import CachedRead
 
@@ -66,6 +67,19 @@ class SqlBatches:
             cancelling = msgspec.structs.replace(found, status="cancelling", cancelling_unix=now_unix)
             await connection.execute(sa.update(batch).where(mine).values(status=cancelling.status, facts=_facts(cancelling)))
             return cancelling
+
+    async def figures(self) -> FileFigures:
+        """Count the files and batches of all tenants. Raises StoresAway."""
+        size = sa.func.coalesce(sa.func.sum(stored_file.c.size_bytes), 0)
+        files = sa.select(stored_file.c.status, sa.func.count(), size).group_by(stored_file.c.status)
+        batches = sa.select(batch.c.status, sa.func.count()).group_by(batch.c.status)
+        oldest = sa.select(sa.func.min(batch.c.created_unix)).where(batch.c.status.in_(("validating", "in_progress")))
+        async with transaction(self._engine) as connection:
+            by_state = [(row[0], int(row[1]), int(row[2])) for row in await connection.execute(files)]
+            found = {row[0]: int(row[1]) for row in await connection.execute(batches)}
+            since = await connection.scalar(oldest)
+        counts = {state: count for state, count, _ in by_state}
+        return FileFigures(counts, {state: total for state, _, total in by_state}, found, since)
 
     async def _read_open(self) -> bool:
         """Whether any batch needs a worker. Most look-ups find none, and on SQLite they cost no statement while nobody writes."""

@@ -27,14 +27,19 @@ class SqlFiles:
     def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
 
-    async def enter(self, file: StoredFile, bounds: StorageBounds) -> None:
+    async def enter(self, file: StoredFile, bounds: StorageBounds, *, growing: bool = False) -> None:
         async with transaction(self._engine) as connection:
-            await _enter(file, bounds, connection)
+            await _enter(file, bounds, connection, growing=growing)
 
-    async def ready(self, file_id: str, size_bytes: int, expires_unix: float | None) -> bool:
-        values = {"status": "ready", "size_bytes": size_bytes, "expires_unix": expires_unix}
-        unfinished = (stored_file.c.id == file_id) & (stored_file.c.status == "uploading")
-        return await self._changed(sa.update(stored_file).where(unfinished).values(**values))
+    async def grow(self, file: StoredFile, bounds: StorageBounds) -> None:
+        async with transaction(self._engine) as connection:
+            _, size = await _stored(file, connection)
+            _check_bytes(size, file, bounds, growing=True)
+            await connection.execute(sa.update(stored_file).where(_unfinished(file)).values(size_bytes=file.size_bytes))
+
+    async def ready(self, file: StoredFile) -> bool:
+        values = {"status": "ready", "size_bytes": file.size_bytes, "purpose": file.purpose, "expires_unix": file.expires_unix}
+        return await self._changed(sa.update(stored_file).where(_unfinished(file)).values(**values))
 
     async def find(self, tenant: str, file_id: str) -> StoredFile | None:
         wanted = sa.select(stored_file).where(stored_file.c.id == file_id, stored_file.c.tenant == tenant)
@@ -86,15 +91,21 @@ class SqlFiles:
         return None if row is None else StoredUpload(**row)
 
     async def add_part(self, part: UploadPart, most_bytes: int) -> bool:
-        pending = (file_upload.c.id == part.upload_id) & (file_upload.c.status == "pending")
-        of_upload = sa.select(sa.func.coalesce(sa.func.sum(upload_part.c.size_bytes), 0)).where(upload_part.c.upload_id == part.upload_id)
         async with transaction(self._engine) as connection:
-            # a write that changes nothing, so that parts that come at the same time wait for each other
-            held = await connection.execute(sa.update(file_upload).where(pending).values(status="pending"))
-            if not held.rowcount or (await connection.scalar(of_upload) or 0) + part.size_bytes > most_bytes:
+            if not await _part_fits(part, most_bytes, connection):
                 return False
             await connection.execute(sa.insert(upload_part).values(**_row(part)))
             return True
+
+    async def finish_part(self, part: UploadPart, most_bytes: int) -> bool:
+        async with transaction(self._engine) as connection:
+            if not await _part_fits(part, most_bytes, connection):
+                return False
+            sized = sa.update(upload_part).where(upload_part.c.id == part.id).values(size_bytes=part.size_bytes)
+            return (await connection.execute(sized)).rowcount > 0
+
+    async def drop_part(self, part_id: str) -> None:
+        await self._changed(sa.delete(upload_part).where(upload_part.c.id == part_id))
 
     async def parts(self, upload_id: str) -> list[UploadPart]:
         wanted = sa.select(upload_part).where(upload_part.c.upload_id == upload_id).order_by(upload_part.c.id)
@@ -124,17 +135,42 @@ class SqlFiles:
             return (await connection.execute(statement)).rowcount > 0
 
 
-async def _enter(file: StoredFile, bounds: StorageBounds, connection: AsyncConnection) -> None:
+async def _enter(file: StoredFile, bounds: StorageBounds, connection: AsyncConnection, *, growing: bool = False) -> None:
     """Insert a file where it fits into the quota of its tenant. Raises StorageFull."""
-    await connection.execute(sa.update(change).where(change.c.what == FILES).values(version=change.c.version + 1))
-    sums = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(stored_file.c.size_bytes), 0))
-    count, size = (await connection.execute(sums.where(stored_file.c.tenant == file.tenant, stored_file.c.status != "deleted"))).one()
+    count, size = await _stored(file, connection)
     if count >= bounds.files:
         raise StorageFull(f"{count} files are stored here, and {bounds.files} may be. Delete some.")
-    if size + file.size_bytes > bounds.bytes:
-        have = f"{size} bytes are stored here, this file has {file.size_bytes}"
-        raise StorageFull(f"{have}, and {bounds.bytes} bytes may be stored. Delete some files.")
+    _check_bytes(size, file, bounds, growing=growing)
     await connection.execute(sa.insert(stored_file).values(**_row(file)))
+
+
+async def _stored(file: StoredFile, connection: AsyncConnection) -> tuple[int, int]:
+    """The number of the other files of a file's tenant, and their bytes; other writers wait until the transaction ends."""
+    await connection.execute(sa.update(change).where(change.c.what == FILES).values(version=change.c.version + 1))
+    sums = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(stored_file.c.size_bytes), 0))
+    others = (stored_file.c.tenant == file.tenant) & (stored_file.c.status != "deleted") & (stored_file.c.id != file.id)
+    count, size = (await connection.execute(sums.where(others))).one()
+    return count, size
+
+
+def _check_bytes(others_bytes: int, file: StoredFile, bounds: StorageBounds, *, growing: bool) -> None:
+    if others_bytes + file.size_bytes > bounds.bytes:
+        have = f"{others_bytes} bytes are stored here, this file has {file.size_bytes}{' or more' if growing else ''}"
+        raise StorageFull(f"{have}, and {bounds.bytes} bytes may be stored. Delete some files.")
+
+
+def _unfinished(file: StoredFile) -> sa.ColumnElement[bool]:
+    return (stored_file.c.id == file.id) & (stored_file.c.status == "uploading")
+
+
+async def _part_fits(part: UploadPart, most_bytes: int, connection: AsyncConnection) -> bool:
+    """Whether the upload of a part takes it beside its other parts."""
+    pending = (file_upload.c.id == part.upload_id) & (file_upload.c.status == "pending")
+    others = (upload_part.c.upload_id == part.upload_id) & (upload_part.c.id != part.id)
+    # a write that changes nothing, so that parts that come at the same time wait for each other
+    held = await connection.execute(sa.update(file_upload).where(pending).values(status="pending"))
+    size = await connection.scalar(sa.select(sa.func.coalesce(sa.func.sum(upload_part.c.size_bytes), 0)).where(others))
+    return bool(held.rowcount) and (size or 0) + part.size_bytes <= most_bytes
 
 
 def _row(value: StoredFile | StoredUpload | UploadPart) -> dict[str, Any]:
