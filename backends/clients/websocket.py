@@ -23,6 +23,8 @@ MAX_HANDSHAKE_BYTES: Final = 128 * 1024
 """Most bytes of an answer to the handshake; engines send under 1 KiB."""
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Unsent bytes at which the caller's side is not read any further."""
+CLOSE_S: Final = 2.0
+"""Longest wait, in seconds, for an engine to read what was written before the connection is dropped."""
 
 
 class EngineSession(asyncio.Protocol):
@@ -156,12 +158,13 @@ class EngineSession(asyncio.Protocol):
         self._flush()
 
     def close(self, code: int) -> None:
-        """Close in order, without waiting for the engine's answer."""
+        """Close in order, without waiting for the engine's answer. An engine that does not read is left after `CLOSE_S`."""
         self._sink = None
         self._stream.close(code, "")
         self._flush()
         if self._transport is not None:
             self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_S, self._transport.abort)
         elif self.task is not None:
             self.task.cancel()
 

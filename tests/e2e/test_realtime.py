@@ -14,9 +14,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from domain.faults import Kind
+from gateway.process.drain import stopping
+from gateway.request.end_revoked import RevokedAnswers
 from gateway.telemetry.access_log import line_of
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tests.gateway_harness import Gateway, gateway
+from tests.gateway_harness import Gateway, directory, gateway
 from tests.timing import until
 
 SIM = SimSettings(models=("sim",), speed=2000)
@@ -259,7 +261,7 @@ async def test_a_session_ends_at_its_bounds(bound: str, code: str) -> None:
 
 
 async def test_a_silent_engine_is_noticed_by_its_missing_pong() -> None:
-    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY], data={"realtime": {"ping_s": 0.1}}) as running:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY], data={"realtime": {"ping_s": 1.0}}) as running:
         async with session(running) as one:
             await heard(one)
             assert engine.sessions
@@ -301,9 +303,6 @@ async def test_a_revoked_key_ends_its_session() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY]) as running:
         async with session(running) as one:
             await heard(one)
-            from gateway.request.end_revoked import RevokedAnswers
-            from tests.gateway_harness import directory
-
             running.deps.live.directory = directory([])
             RevokedAnswers().sweep(running.deps.clock(), running.deps)
             events, code = await last_words(one)
@@ -344,3 +343,105 @@ async def test_a_caller_that_does_not_read_is_cut_off() -> None:
         record = (await running.recorded(1))[0]
         assert record.outcome == Kind.SLOW_READER.value
         await until(lambda: engine.in_flight == 0 and not running.open_holds)
+
+
+async def test_a_session_in_a_turn_ends_at_the_end_of_the_grace() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY]) as running, session(running) as one:
+        await heard(one)
+        await say(one, type="input_audio_buffer.commit")
+        await say(one, type="input_audio_buffer.append", audio=base64.b64encode(SECOND).decode())
+        assert (await heard(one))["type"] == "transcription.delta"
+        for relay in running.deps.watch.relays():
+            relay.end_with(stopping())
+        events, code = await last_words(one)
+        assert (events[-1]["error"]["code"], code) == ("server_shutting_down", 1001)
+        (record,) = await running.recorded(1)
+        assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (12, 1), "the turn so far is charged"
+
+
+async def test_an_engine_that_never_answers_the_handshake_is_left() -> None:
+    engines = {"first_token_base_s": 0.2, "first_token_cap_s": 0.2}
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY], engines=engines) as running:
+        engine.misbehave([FaultRule("frozen")])
+        status, error, _ = await refused(running)
+        assert (status, error["code"]) == (504, "upstream_timeout")
+        await until(lambda: not running.open_holds and not running.deps.watch.relays())
+
+
+async def test_an_engine_that_dies_ends_the_session() -> None:
+    engine = SimEngine(SIM)
+    await engine.__aenter__()
+    async with gateway(engine.url, policies=[POLICY]) as running, session(running) as one:
+        await heard(one)
+        await engine.__aexit__(None, None, None)
+        events, code = await last_words(one)
+        assert (events[-1]["error"]["code"], code) == ("upstream_error", 1011)
+        assert (await running.recorded(1))[0].outcome == Kind.BROKEN_STREAM.value
+
+
+async def test_an_engine_that_does_not_read_stops_the_caller_and_ends_the_session() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY], data={"limits": {"slow_reader_s": 0.3}}) as running:
+        async with session(running) as one:
+            await heard(one)
+            for connection in engine.sessions:
+                connection.transport.pause_reading()
+            piece = json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(SECOND * 10).decode()})
+            with pytest.raises(ConnectionClosed):
+                for _ in range(1000):
+                    await one.send(piece)
+        (record,) = await running.recorded(1)
+        assert record.outcome == Kind.TOKEN_GAP_TIMEOUT.value
+
+
+async def test_the_second_client_library_opens_sessions_too() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY], engines={"client": "aiohttp"}) as running:
+        async with session(running) as one:
+            await heard(one)
+            assert (await speak(one))[-1]["type"] == "transcription.done"
+
+
+def handshake(running: Gateway) -> bytes:
+    lines = [
+        "GET /v1/realtime?model=ears HTTP/1.1",
+        "host: x",
+        f"authorization: Bearer {running.keys['acme']}",
+        "upgrade: websocket",
+        "connection: Upgrade",
+        "sec-websocket-version: 13",
+        f"sec-websocket-key: {base64.b64encode(bytes(16)).decode()}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def test_a_caller_that_leaves_during_the_handshake_leaves_nothing_behind() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY]) as running:
+        engine.misbehave([FaultRule("frozen")])
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(handshake(running))
+        await until(lambda: engine.count == 1)
+        writer.close()
+        assert (await running.recorded(1))[0].outcome == Kind.CLIENT_GONE.value
+        await until(lambda: not running.open_holds and not running.deps.watch.relays() and not running.connections.open)
+
+
+async def test_bytes_before_the_101_are_not_read_as_frames() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY]) as running:
+        engine.misbehave([FaultRule("slow_start", delay_s=0.3)])
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(handshake(running))
+        await until(lambda: engine.count == 1)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        reply = await asyncio.wait_for(reader.read(), 60)
+        assert reply.startswith(b"HTTP/1.1 400 ")
+        assert reply.count(b"HTTP/1.1") == 1
+        writer.close()
+        await until(lambda: engine.in_flight == 0)
+
+
+async def test_a_caller_that_answers_no_ping_is_gone() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY], data={"realtime": {"ping_s": 0.1}}) as running:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(handshake(running))
+        assert (await running.recorded(1))[0].outcome == Kind.CLIENT_GONE.value
+        await until(lambda: engine.in_flight == 0 and not running.open_holds)
+        writer.close()

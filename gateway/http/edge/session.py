@@ -19,7 +19,7 @@ import msgspec
 
 from backends.dialects.errors import fault_from_reply
 from backends.ports import Loss, SessionFlight
-from backends.websocket import FAILED, GOING_AWAY, NORMAL, POLICY, WebSocketStream, passed_on
+from backends.websocket import FAILED, GOING_AWAY, NO_STATUS, NORMAL, POLICY, WebSocketStream, passed_on
 from domain.ask import Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind, Source
@@ -31,6 +31,10 @@ from gateway.story import Story
 
 ACCEPT_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """Part of the answer to a handshake (RFC 6455, 1.3)."""
+CALM: Final = frozenset({NORMAL, GOING_AWAY, NO_STATUS})
+"""Codes of an engine that closes without a failure."""
+OWN_CODES: Final = 3000
+"""The first of the codes that applications choose themselves (RFC 6455, 7.4.2)."""
 LOOK_S: Final = 0.5
 """Seconds between two looks of the sweep at one session."""
 NO_ROUTE: Final = frozenset({403, 404, 405, 426})
@@ -170,12 +174,13 @@ class RealtimeSession(Listener):
         self._check_spent()
 
     def on_closed(self, code: int) -> None:
-        """The engine closed the session; so does the gateway, with the same code."""
+        """The engine closed the session; so does the gateway, with the same code. A turn that is cut off, and a code that tells of a
+        failure, count as the engine's failure."""
         self.flight = None
-        if code in (NORMAL, GOING_AWAY) or not self._events.turn:
-            self._end(None, passed_on(code))
-        else:
+        if self._events.turn or not (code in CALM or code >= OWN_CODES):
             self._end(lost_reply(Loss.CUT, f"closed the session with {code}", stream=True), FAILED)
+        else:
+            self._end(None, passed_on(code))
 
     def on_loss(self, loss: Loss, detail: str) -> None:
         self.flight = None
