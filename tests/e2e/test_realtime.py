@@ -445,3 +445,25 @@ async def test_a_caller_that_answers_no_ping_is_gone() -> None:
         assert (await running.recorded(1))[0].outcome == Kind.CLIENT_GONE.value
         await until(lambda: engine.in_flight == 0 and not running.open_holds)
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ("connection: Upgrade", "connection: keep-alive"),
+        ("upgrade: websocket", "upgrade: h2c"),
+        ("upgrade: websocket", "upgrade: h2c, websocket"),
+        ("upgrade: websocket", "upgrade: websocket\r\nupgrade: websocket"),
+        ("sec-websocket-version: 13", "sec-websocket-version: 12"),
+        ("host: x", "host: x\r\ntransfer-encoding: chunked"),
+    ],
+    ids=["no-option", "another-protocol", "two-protocols", "twice", "version", "body"],
+)
+async def test_half_a_handshake_opens_no_session(line: str, other: str) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY]) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(handshake(running).replace(line.encode(), other.encode()))
+        writer.write(b"0\r\n\r\n" if "chunked" in other else b"")
+        assert (await asyncio.wait_for(reader.readline(), 60)).split()[1] == b"400"
+        writer.close()
+        assert engine.count == 0

@@ -387,7 +387,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._broken("")
         if self._exchange is not None and offers_websocket(self._head_so_far):
-            self._exchange.head.headers[b"upgrade"] = b"websocket"  # the one offer that a route takes
+            self._exchange.head.headers.update({b"upgrade": b"websocket", b"connection": b"upgrade"})  # the one offer that a route takes
         self._after_feed()
 
     def upgrade(self, tunnel: Callable[[bytes], None]) -> bool:

@@ -74,8 +74,11 @@ def session_body(head: RequestHead) -> bytes:
         Fault: MALFORMED_HTTP for no handshake of a WebSocket; INVALID_VALUE or UNSUPPORTED_PARAMETER for the query.
     """
     headers = head.headers
-    if headers.get(b"upgrade", b"").lower() != b"websocket":
+    # both, or a proxy in front that reads no upgrade in the one header would take the session's bytes for further requests
+    if headers.get(b"upgrade", b"").lower() != b"websocket" or headers.get(b"connection", b"").lower() != b"upgrade":
         raise Fault(Kind.MALFORMED_HTTP, "This route is a WebSocket: connect to it with ws:// or wss://, and not with a plain GET.")
+    if head.has_body:
+        raise Fault(Kind.MALFORMED_HTTP, "The handshake of a WebSocket has no body.")
     if headers.get(b"sec-websocket-version") != VERSION:
         raise Fault(Kind.MALFORMED_HTTP, "The header 'sec-websocket-version' must be 13.")
     try:

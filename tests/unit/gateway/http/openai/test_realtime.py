@@ -21,7 +21,12 @@ from gateway.http.openai.realtime import (
     with_protocol_key,
 )
 
-SHAKES = {b"upgrade": b"WebSocket", b"sec-websocket-version": b"13", b"sec-websocket-key": base64.b64encode(b"k" * 16)}
+SHAKES = {
+    b"upgrade": b"WebSocket",
+    b"connection": b"Upgrade",
+    b"sec-websocket-version": b"13",
+    b"sec-websocket-key": base64.b64encode(b"k" * 16),
+}
 
 
 def head(query: str = "model=ears", **headers: bytes) -> RequestHead:
@@ -54,6 +59,7 @@ def test_the_model_of_the_query_is_that_of_the_body() -> None:
     ("wrong", "kind", "named"),
     [
         (head(upgrade=b"h2c"), Kind.MALFORMED_HTTP, "WebSocket"),
+        (head(connection=b"keep-alive"), Kind.MALFORMED_HTTP, "WebSocket"),
         (head(sec_websocket_version=b"8"), Kind.MALFORMED_HTTP, "sec-websocket-version"),
         (head(sec_websocket_key=b"short"), Kind.MALFORMED_HTTP, "sec-websocket-key"),
         (head(sec_websocket_key=base64.b64encode(b"k" * 17)), Kind.MALFORMED_HTTP, "sec-websocket-key"),
@@ -61,7 +67,7 @@ def test_the_model_of_the_query_is_that_of_the_body() -> None:
         (head("model=a&intent=conversation"), Kind.INVALID_VALUE, "intent"),
         (head("model=a&call_id=c"), Kind.UNSUPPORTED_PARAMETER, "model"),
     ],
-    ids=["protocol", "version", "key", "long-key", "models", "intent", "call"],
+    ids=["protocol", "connection", "version", "key", "long-key", "models", "intent", "call"],
 )
 def test_a_wrong_handshake_is_refused_by_name(wrong: RequestHead, kind: Kind, named: str) -> None:
     with pytest.raises(Fault) as caught:
