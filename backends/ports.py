@@ -7,7 +7,7 @@ awaited every event would pay a task hop for each (measured: `docs/explanation/d
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -89,6 +89,68 @@ class Upstream(Protocol):
 
     async def close(self) -> None:
         """Abort what is in flight and close every connection."""
+        ...
+
+
+class SessionSink(Protocol):
+    """Where the events of a session with an engine go. First comes `on_open`, `on_refused` or `on_loss`; exactly one of `on_refused`,
+    `on_closed` and `on_loss` is the last call. None comes after the flight's `close` or `abort`, and none from inside `open_session`."""
+
+    def on_open(self) -> None:
+        """The engine has taken the session."""
+        ...
+
+    def on_refused(self, status: int, body: bytes, retry_after: str | None) -> None:
+        """The engine answered the handshake with another status than 101."""
+        ...
+
+    def on_bytes(self) -> None:
+        """Bytes came, of a message or of a control frame: the engine is alive."""
+        ...
+
+    def on_message(self, message: bytes) -> None:
+        """A whole text message; nobody has checked that it is UTF-8."""
+        ...
+
+    def on_closed(self, code: int) -> None:
+        """The engine closed the session in order, with this code."""
+        ...
+
+    def on_loss(self, loss: Loss, detail: str) -> None:
+        """The session is lost; `detail` is for operators only."""
+        ...
+
+    def on_full(self) -> None:
+        """The engine reads too slowly: stop sending."""
+        ...
+
+    def on_drained(self) -> None:
+        """There is room again."""
+        ...
+
+
+class SessionFlight(Flight, Protocol):
+    """A session with an engine under way."""
+
+    def send(self, message: bytes) -> None:
+        """Send a text message."""
+        ...
+
+    def ping(self) -> None:
+        """Ask for a sign of life, which is told by `SessionSink.on_bytes`."""
+        ...
+
+    def close(self, code: int) -> None:
+        """Close in order; no more callbacks."""
+        ...
+
+
+@runtime_checkable
+class OpensSessions(Protocol):
+    """The transport client of a backend to which sessions (WebSocket) can be opened."""
+
+    def open_session(self, call: Call, sink: SessionSink, most_bytes: int) -> SessionFlight:
+        """Open a session; never blocks and never raises for the network's sake. `most_bytes` bounds a message of the engine."""
         ...
 
 

@@ -41,6 +41,8 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     and its outcome says nothing about the engine's health."""
     sound: Literal["", "in", "out"] = ""
     """Whether a request is a form with a recording (`in`), whose text the engine writes down, or a reply is sound (`out`)."""
+    duplex: bool = False
+    """Whether a request opens a session (WebSocket): it is a GET, and events go both ways until either side closes."""
     value_fields: tuple[str, ...] = ()
     """Where the answer is one value and no list of items: the members of which a reply has one. It counts as one item, whose member
     `value` it is."""
@@ -202,6 +204,18 @@ class Endpoint(Enum):
         kept=False,
         sound="out",
     )
+    REALTIME = EndpointFacts(
+        path="/v1/realtime",
+        word="realtime",
+        prompt_fields=("session",),
+        has_messages=False,
+        generates=False,
+        reply_field="text",
+        probe=b'{"session":{"type":"transcription"}}',
+        item_fields=("value",),
+        kept=False,
+        duplex=True,
+    )
 
     def __new__(cls, facts: Any) -> Self:  # Any: mypy reads this signature for `Endpoint(path)` as well
         """The member of a row; `Endpoint(path)` finds it again."""
@@ -225,6 +239,7 @@ class Endpoint(Enum):
         self.rewritten = row.rewritten
         self.computes = row.computes
         self.sound = row.sound
+        self.duplex = row.duplex
         self.value_fields = row.value_fields
 
 

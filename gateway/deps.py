@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from backends.attempt import RetryBudget
 from backends.breaker import Breakers
@@ -27,7 +27,7 @@ from gateway.background.runs import BackgroundRuns
 from gateway.guards.remembered import RememberedVerdicts
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
-from gateway.http.edge.timeouts import Timeouts
+from gateway.http.edge.timeouts import RealtimeBounds, Timeouts
 from gateway.http.image_fetch import ImageFetcher
 from gateway.http.openai.models import Abilities
 from gateway.placement.decisions import Decisions
@@ -57,6 +57,7 @@ from tenancy.responses import ResponseStore
 
 if TYPE_CHECKING:
     from gateway.files.service import FileService
+    from gateway.http.edge.session import RealtimeSession
 
 
 class Live:
@@ -106,7 +107,7 @@ class Live:
         """The state of each backend's load push, by backend id."""
 
 
-Watched = ReplyRelay | PrefillLeg | Receiver
+Watched: TypeAlias = "ReplyRelay | PrefillLeg | Receiver | RealtimeSession"
 
 
 class Watch:
@@ -266,6 +267,8 @@ class Deps:
     """Tells the other workers of this host what is sent where; None where there are none."""
     shared_load: SharedLoad | None = None
     """Tells the other workers of this host what is in flight; None where there are none."""
+    realtime: RealtimeBounds = field(default_factory=RealtimeBounds)
+    """The bounds of realtime sessions."""
     shadows: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
     """Copies under way to canaries, by rollout (`gateway.rollouts.shadow`)."""
 

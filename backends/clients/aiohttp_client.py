@@ -15,7 +15,7 @@ from aiohttp.resolver import ThreadedResolver
 
 from backends.clients.endpoint import EngineEndpoint, RefusedAddress, addresses_of, is_literal, tune
 from backends.clients.http1 import STALE_WINDOW_S
-from backends.ports import Call, Loss, ReplySink
+from backends.ports import Call, Loss, ReplySink, SessionFlight, SessionSink
 from domain.clock import Clock
 
 _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
@@ -42,6 +42,12 @@ class AiohttpUpstream:
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return flight
+
+    def open_session(self, call: Call, sink: SessionSink, most_bytes: int) -> SessionFlight:
+        # imported only here, as in `RelayUpstream`
+        from backends.clients.websocket import open_session
+
+        return open_session(self._target, call, sink, most_bytes, self._loop)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._busy -= 1

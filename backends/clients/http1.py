@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import httptools
 
 from backends.clients.endpoint import EngineEndpoint, dial, tune
-from backends.ports import Call, Loss, ReplySink
+from backends.ports import Call, Loss, ReplySink, SessionFlight, SessionSink
 from backends.read_turns import FULL, take_turns
 from domain.clock import Clock
 
@@ -184,6 +184,13 @@ class RelayUpstream:
         flight = RelayFlight(self, call, sink)
         self._send(flight, reuse=True)
         return flight
+
+    def open_session(self, call: Call, sink: SessionSink, most_bytes: int) -> SessionFlight:
+        """Open a session on a connection of its own."""
+        # imported only here: `websockets` is for the few gateways that serve realtime sessions
+        from backends.clients.websocket import open_session
+
+        return open_session(self.target, call, sink, most_bytes, self._loop)
 
     def _send(self, flight: "RelayFlight", *, reuse: bool) -> None:
         idle = self._idle

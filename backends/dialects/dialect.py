@@ -116,6 +116,9 @@ class Dialect(msgspec.Struct, frozen=True):
     """Disaggregated prefill and decode on two of its engines; None when they cannot, or when another component than a gateway directs
     it."""
 
+    realtime: bool = False
+    """Whether its engines have a WebSocket for speech in vLLM's dialect at `Endpoint.REALTIME`."""
+
     routes: Mapping[Endpoint, str | None] = {}
     """The paths of endpoints that its engines serve elsewhere than the gateway; None where they serve no such endpoint, or another API
     under its path. `Fields.takes` says it, too, of engines with a closed list of fields."""
@@ -133,7 +136,8 @@ class Dialect(msgspec.Struct, frozen=True):
             Fault: UNSUPPORTED_PARAMETER where its engines have no such endpoint, or would not read the prompt there.
         """
         path, takes = self.routes.get(ask.endpoint, ask.endpoint.path), self.fields.takes
-        if path is None or (takes is not None and ask.endpoint not in takes):
+        absent = not self.realtime if ask.endpoint.duplex else takes is not None and ask.endpoint not in takes
+        if path is None or absent:
             raise Fault(Kind.UNSUPPORTED_PARAMETER, "The engine serving this model does not have this endpoint.", param="model")
         if ask.endpoint is Endpoint.TOKENIZE:
             if ask.prompt_field not in self.tokenizes:

@@ -58,7 +58,7 @@ DIALECT: Final = Dialect(
     models_path="/v1/models",
     answers_as_listed=True,
     ids_from_requests=True,
-    isolation=Isolation("cache_salt", frozenset(Endpoint)),
+    isolation=Isolation("cache_salt", frozenset(endpoint for endpoint in Endpoint if not endpoint.duplex)),
     signals_path="/metrics",
     read_signals=SIGNALS.read,
     priority=Priority("priority", "lower", "--scheduling-policy priority"),
@@ -70,5 +70,6 @@ DIALECT: Final = Dialect(
     proven=True,
     disaggregation=NIXL,
     pools_messages=True,
+    realtime=True,
     tokenizes=("prompt", "messages"),
 )

@@ -49,7 +49,7 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> PollResult:
 MAX_PROBE_REPLY_BYTES: Final = 1024 * 1024
 """Largest reply: a token with its frame has 500 bytes, an embedding of 4,096 numbers 80 KB."""
 
-_COMPUTING: Final = tuple(endpoint for endpoint in Endpoint if endpoint.computes and not endpoint.sound)
+_COMPUTING: Final = tuple(endpoint for endpoint in Endpoint if endpoint.computes and not (endpoint.sound or endpoint.duplex))
 """The endpoints whose answers say that an engine computes, but for recordings, which a probe has none of."""
 _REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in _COMPUTING})
 _ProbeReply: Final[Any] = msgspec.defstruct(

@@ -28,6 +28,10 @@ class SimConnection(asyncio.Protocol):
         self.on_gone: Callable[[], None] | None = None
         """Called when the caller leaves while an answer is under way."""
         self.chunked = True
+        self.upgrading = False
+        """Whether the request offers another protocol, so that the parser stops behind its head."""
+        self.tunnel: Callable[[bytes], None] | None = None
+        """Takes the caller's bytes once the connection is a session's."""
 
     @property
     def method(self) -> str:
@@ -47,9 +51,14 @@ class SimConnection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
+        if self.tunnel is not None:
+            self.tunnel(data)
+            return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if self.upgrading:
+                return  # the handler has answered, or never will
             self.transport.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             self.transport.close()
 
@@ -81,6 +90,7 @@ class SimConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The request is complete."""
+        self.upgrading = b"upgrade" in self.headers
         self._handler(self)
 
     # --- replies --------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "one_byte_writes": "sends every byte by itself; nothing is wrong with them",
     "oversize_event": "sends an event of more than 1 MiB after `after` events",
     "garbage_chunk": "breaks the chunked framing after `after` events",
+    "clean_close": "closes a realtime session in order after `after` events",
     # usage
     "no_usage": "never reports usage",
     "duplicate_usage": "reports usage twice, the second time with other numbers",

@@ -23,6 +23,7 @@ from backends.simengine.instant import Instant
 from backends.simengine.loras import Loras
 from backends.simengine.pooling import KINDS, PATHS, pooled
 from backends.simengine.reading import ErrorAnswer, own_fault, read_request
+from backends.simengine.realtime import SESSION, SimSession, asks_for_session
 from backends.simengine.settings import SimSettings
 from backends.simengine.sound import SOUND_KINDS, SOUND_PATHS, answer_sound
 
@@ -202,6 +203,8 @@ class SimEngine:
         self._owner: dict[int, Answer] = {}
         self._stepping = False
         self.kv_transfers.clear()
+        self.sessions: dict[SimConnection, None] = {}
+        """The connections that are realtime sessions."""
         self.loras = Loras(settings)
         self.batcher = Batcher(
             settings.timing, block_size=settings.block_size, max_num_seqs=settings.max_num_seqs, token_budget=settings.max_batched_tokens
@@ -221,7 +224,7 @@ class SimEngine:
     @property
     def in_flight(self) -> int:
         """The number of requests in flight."""
-        return len(self._answers)
+        return len(self._answers) + len(self.sessions)
 
     @property
     def models_in_use(self) -> set[str]:
@@ -290,6 +293,9 @@ class SimEngine:
     def _handle(self, connection: SimConnection) -> None:
         if self._instant is not None and connection.method == "POST" and connection.target in (b"/v1/chat/completions", b"/v1/completions"):
             self._instant.answer(connection)
+            return
+        if self.settings.dialect == "vllm" and asks_for_session(connection):
+            self._infer(connection, SESSION)
             return
         kind = INFERENCE_KINDS[self.settings.dialect].get(connection.path)
         if kind is not None and connection.method == "POST":
@@ -363,6 +369,10 @@ class SimEngine:
 
     def _start(self, connection: SimConnection, kind: str) -> None:
         settings = self.settings
+        if kind == SESSION:
+            self.sessions[connection] = None
+            SimSession(connection, settings, f"{self.count:x}", int(time.time()), lambda: self.sessions.pop(connection, None))
+            return
         if kind in SOUND_KINDS:
             request_id = connection.headers.get(b"x-request-id", b"").decode("latin-1")
             answer_sound(connection, kind, settings, request_id or f"{self.count:x}", int(time.time()))

@@ -125,6 +125,20 @@ class AddressSettings(Strict):
     )
 
 
+class RealtimeSettings(Strict):
+    """Bounds of realtime sessions (docs/reference/realtime.md)."""
+
+    max_message_bytes: int = Field(
+        default=1024**2,
+        ge=4096,
+        le=64 * 1024**2,
+        description="Longest message of a session, each way; 1 MiB is 24 s of audio. A longer one ends the session.",
+    )
+    max_session_s: Seconds = Field(default=3600.0, description="How long a session may last.")
+    idle_s: Seconds = Field(default=300.0, description="How long a session may be without an event.")
+    ping_s: Seconds = Field(default=20.0, description="Time between two pings to each side; a side that answers none ends the session.")
+
+
 class DataSettings(Bound):
     """The data port: inference only."""
 
@@ -143,6 +157,7 @@ class DataSettings(Bound):
     trusted_proxies: ProxySettings = Field(default=ProxySettings(), description="Proxies that tell the callers' addresses.")
     per_address: AddressSettings = Field(default=AddressSettings(), description="Limits of each caller's address, besides those of keys.")
     limits: ConnectionLimits = Field(default=ConnectionLimits(), description="Bounds of callers' connections.")
+    realtime: RealtimeSettings = Field(default=RealtimeSettings(), description="Bounds of realtime sessions.")
 
 
 class AdminSettings(Bound):

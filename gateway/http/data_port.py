@@ -25,6 +25,7 @@ from gateway.http.edge.per_address import AddressLimits
 from gateway.http.faults import render
 from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
 from gateway.http.openai.own_key import KeyFacts, render_own_key
+from gateway.http.openai.realtime import with_protocol_key
 from gateway.http.translations import COUNTS, TRANSLATED, Translations, speaks_messages
 from gateway.http.unserved import INSTEAD, instead_of
 from gateway.lifecycle import serve
@@ -109,7 +110,9 @@ class DataPort:
             exchange.translation = self._translations.of(head)
             if path in TRANSLATED:
                 endpoint = Endpoint.CHAT
-        if head.method != "POST":
+        if endpoint is not None and endpoint.duplex:
+            exchange.head = with_protocol_key(exchange.head)
+        if head.method != ("GET" if endpoint is not None and endpoint.duplex else "POST"):
             endpoint = None
         deps = self._deps
         reply = serve(exchange, endpoint, deps) if endpoint is not None else self._answer(exchange)
@@ -187,6 +190,8 @@ class DataPort:
             return self._preflight
         if stored:
             return stored_handler(path, method, self._deps)
+        if (endpoint := INFERENCE.get(path)) is not None and endpoint.duplex:
+            raise Fault(Kind.METHOD_NOT_ALLOWED, "Only GET is allowed here, as a WebSocket.", detail="GET")
         if path in INFERENCE or path in TRANSLATED or (path in OWN_POSTS and method != "POST"):
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only POST is allowed here.", detail="POST")
         if path in OWN_POSTS:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from backends.ports import Call
+from backends.ports import Call, OpensSessions
 from domain.ask import Ask
 from domain.faults import Fault
 from gateway.deps import Deps
@@ -111,7 +111,7 @@ class Attempt(msgspec.Struct, eq=False):
         story.tried.charge = in_flight.charge
         try:
             fault = await work
-            if fault is None:
+            if fault is None and not self.ask.endpoint.duplex:  # a session lasts as long as its caller likes
                 learn(self.ask, placement, in_flight, story, deps)
             return fault
         finally:
@@ -128,6 +128,8 @@ class Attempt(msgspec.Struct, eq=False):
         story.tried.attempts += 1
         story.tried.backend = backend.id
         facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
+        if self.ask.endpoint.duplex:
+            return await self._converse()
         dialect = deps.dialects[self.placement.pool.name]
         chain = taps_for(
             self.ask,
@@ -178,6 +180,37 @@ class Attempt(msgspec.Struct, eq=False):
             if fault is None:
                 deps.live.contacts.answered(backend.id)
             return fault
+        note_outcome(deps.live, backend, self.placement.served, fault, story.own_id, deps.clock(), deps.rng)
+        return fault
+
+    async def _converse(self) -> Fault | None:
+        """Open a session with the engine, and return when it is over."""
+        # imported only here: `websockets` is for the few gateways that serve realtime sessions
+        from gateway.http.edge.session import RealtimeSession, SessionSource
+        from gateway.http.openai.realtime import RealtimeEvents
+
+        story, deps, backend, exchange, ask = self.story, self.deps, self.backend, self.exchange, self.ask
+        upstream = deps.upstreams[backend.id]
+        assert isinstance(upstream, OpensSessions)  # both adapters do
+        session = RealtimeSession(
+            exchange,
+            story,
+            RealtimeEvents(ask.model, self.engine_model, deps.names_inside),
+            SessionSource(backend.id, (self.placement.pool.model, story.placed.lora), self.timeouts, ask.max_output_tokens),
+            bounds=deps.realtime,
+            head=lambda: reply_headers(exchange, story, None, deps, stream=False).partition(b"\r\n")[2],
+            clock=deps.clock,
+        )
+        exchange.listener = session
+        deps.watch.watched[session] = None
+        try:
+            session.flight = upstream.open_session(self.call, session, deps.realtime.max_message_bytes)
+            fault = await session.outcome
+        finally:
+            session.outcome.cancel()  # of no effect once it is decided
+            if session.outcome.cancelled() and session.flight is not None:
+                session.flight.abort()
+            deps.watch.watched.pop(session, None)
         note_outcome(deps.live, backend, self.placement.served, fault, story.own_id, deps.clock(), deps.rng)
         return fault
 

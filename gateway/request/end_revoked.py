@@ -1,4 +1,5 @@
-"""Ends running answers whose key is no longer valid, where the policy says `end_revoked` (R34: within 30 seconds).
+"""Ends running answers whose key is no longer valid, where the policy says `end_revoked` (R34: within 30 seconds), and realtime sessions in
+any case.
 
 The worker's sweep calls `RevokedAnswers.sweep`. It looks at the running answers when another directory has come, and now and then for keys
 that expire; so it costs nothing while nothing changes. A request that still waits in a queue is ended at the first look after its call.
@@ -7,7 +8,9 @@ that expire; so it costs nothing while nothing changes. A request that still wai
 from typing import Final
 
 from domain.faults import Fault, Kind
+from gateway.answers.flights import Receiver
 from gateway.deps import Deps
+from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
 from gateway.story import Story
 from tenancy.directory import Directory
@@ -33,14 +36,20 @@ class RevokedAnswers:
         self._next_at = now + EVERY_S
         now_unix = deps.wall()
         for relay in deps.watch.relays():
-            if isinstance(relay, ReplyRelay) and not relay.over and ends(relay.story, directory, now_unix):
+            if isinstance(relay, PrefillLeg | Receiver) or relay.over:
+                continue
+            if ends(relay.story, directory, now_unix, always=not isinstance(relay, ReplyRelay)):
                 relay.end_with(Fault(Kind.KEY_REVOKED, MESSAGE))
 
 
-def ends(story: Story, directory: Directory, now_unix: float) -> bool:
-    """Whether the policy ends this answer because its caller's key, or the project of its token, is no longer valid."""
+def ends(story: Story, directory: Directory, now_unix: float, *, always: bool = False) -> bool:
+    """Whether this answer is ended because its caller's key, or the project of its token, is no longer valid.
+
+    Args:
+        always: whether it is ended whatever the policy says: a realtime session could go on for an hour.
+    """
     caller, policy = story.asked.caller, story.asked.tenant_policy
-    if caller is None or policy is None or not policy.end_revoked:
+    if caller is None or policy is None or not (always or policy.end_revoked):
         return False
     if caller.by_token:
         return directory.for_tenant(caller.tenant, caller.project, now_unix) is None

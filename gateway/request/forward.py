@@ -49,7 +49,7 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
             if retry is not None:
                 retry.attempt_over()
         if fault is None:
-            story.settled.status = 200
+            story.settled.status = story.settled.status or 200
             if retry is not None:
                 retry.answered()
             return True
@@ -71,7 +71,7 @@ def _wrapped(attempt: Attempt, *, first: bool) -> Coroutine[Any, Any, Fault | No
     attempt.story.tried.prefill = ""  # clears the prefill backend of a pair that failed
     if attempt.placement.adapter is not None:
         return with_adapter(attempt)
-    if first and attempt.placement.pool.name in attempt.deps.hedges:
+    if first and not attempt.ask.endpoint.duplex and attempt.placement.pool.name in attempt.deps.hedges:
         return hedged(attempt)
     return attempt.run()
 
@@ -92,6 +92,8 @@ def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange,
         priority = members[priority_class]
     fields = ask.fields if dialect.fields.leaves(ask.names) else fit(dialect.fields, ask)
     traceparent, tracestate = exchange.head.trace()
+    if endpoint.duplex:
+        return Call("GET", path, b"", story.own_id, traceparent, tracestate)
     if endpoint.sound == "in":
         form, content_type = form_for(fields, engine_model, ask.upload)
         return Call("POST", path, form, story.own_id, traceparent, tracestate, content_type)

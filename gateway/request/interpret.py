@@ -17,6 +17,7 @@ from gateway.http.openai.audio import form_document
 from gateway.http.openai.images import with_images
 from gateway.http.openai.parameters import check_closed, with_parameters
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
+from gateway.http.openai.realtime import session_body, without_guards
 from gateway.request.authenticate import grant_of
 from gateway.request.degrade import HEADER as DEGRADE_HEADER
 from gateway.request.fallback_chain import FallbackChain
@@ -49,7 +50,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     translation = exchange.translation
     facts.endpoint = endpoint.value if translation is None else translation.path
     content_type = head.headers.get(b"content-type", b"")
-    if content_type != JSON_TYPE or endpoint.sound == "in":
+    if (content_type != JSON_TYPE or endpoint.sound == "in") and not endpoint.duplex:
         _check_type(content_type, endpoint)
     policies = deps.live.policies
     policy = policies.by_tenant.get(caller.tenant, policies.everyone)
@@ -68,6 +69,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
         if translation.earlier:
             body = await continuing(translation, exchange, caller, policy, deps)
             facts.request_bytes = len(body)  # the conversation counts as if it had been sent
+    elif endpoint.duplex:
+        body = session_body(head)
     elif endpoint.sound == "in":
         body, upload = form_document(content_type, body)
     ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps, links=links)
@@ -138,6 +141,8 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     if policy.guards is not None or ask.guards or GUARDS_HEADER in exchange.head.headers:
         assert asked.caller is not None
         asked.guards = applying_guards(policy, rule.name, match.rule, ask, asked.caller, exchange.head.headers)
+        if ask.endpoint.duplex and asked.guards is not None:
+            raise without_guards()
     if policy.deadline_s is not None:
         asked.end_at = min(asked.end_at, story.body_at + policy.deadline_s)  # after a fallback, the first model's deadline still counts
     asked.output_cap = policy.max_output_tokens

@@ -33,7 +33,7 @@ from gateway.config.pools import PoolSettings
 from gateway.deps import Deps, Live, Watch, request_ids
 from gateway.files.service import FileService
 from gateway.guards.remembered import RememberedVerdicts
-from gateway.http.edge.timeouts import Timeouts
+from gateway.http.edge.timeouts import RealtimeBounds, Timeouts
 from gateway.http.openai.models import Abilities
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.decisions import Decisions
@@ -224,6 +224,7 @@ def deps_for(
             if pool.engine_priority and (numbering := DIALECTS[pool.dialect].priority)
         },
         timeouts=_timeouts(settings),
+        realtime=_realtime(settings),
         watch=watch,
         observe=observe,
         log_defect=log_defect,
@@ -297,6 +298,11 @@ def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
             except VocabularyError as error:
                 raise VocabularyError(f"pools[{at}].tokenizer: {error}") from None
     return vocabularies
+
+
+def _realtime(settings: Settings) -> RealtimeBounds:
+    bounds = settings.data.realtime
+    return RealtimeBounds(bounds.max_message_bytes, bounds.max_session_s, bounds.idle_s, bounds.ping_s, settings.data.limits.slow_reader_s)
 
 
 def _timeouts(settings: Settings) -> Timeouts:

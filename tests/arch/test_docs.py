@@ -109,7 +109,8 @@ def told(dialect: Dialect) -> str:
     isolation = priority = "no"
     if dialect.isolation is not None:
         taking = [e.name.lower() for e in Endpoint if e in dialect.isolation.endpoints]
-        isolation = code(dialect.isolation.field) + ("" if len(taking) == len(Endpoint) else f", {' and '.join(taking)} only")
+        every = len(taking) >= sum(not endpoint.duplex for endpoint in Endpoint)  # a session's events have no such field
+        isolation = code(dialect.isolation.field) + ("" if every else f", {' and '.join(taking)} only")
     if dialect.priority is not None:
         priority = f"`{dialect.priority.field}`, {dialect.priority.sooner} first; needs `{dialect.priority.needs}`"
     loading = f"`{dialect.lora.load_path}`, `{dialect.lora.unload_path}`" if dialect.lora else "no"

@@ -28,7 +28,7 @@ PREFIX = {
     Endpoint.CLASSIFY: "classify-",
     Endpoint.POOLING: "pool-",
 }
-COMPUTING = [endpoint for endpoint in Endpoint if endpoint.computes and not endpoint.sound]
+COMPUTING = [endpoint for endpoint in Endpoint if endpoint.computes and not (endpoint.sound or endpoint.duplex)]
 """Replies of tokenizers have no id, nor have those about sound; streamed transcripts are below."""
 ROUTES = [(endpoint, streamed) for endpoint in COMPUTING for streamed in (False, True) if endpoint.generates or not streamed]
 VALUES = {"embedding": [0.5], "relevance_score": 0.5, "score": 0.5, "probs": [1.0], "data": [0.5]}

@@ -15,7 +15,7 @@ from gateway.http.edge.client_address import TrustedProxies
 from tests.gateway_harness import Gateway, chat, gateway
 from tests.timing import HANG_S
 
-ROUTES = [endpoint.value for endpoint in Endpoint]
+ROUTES = [endpoint.value for endpoint in Endpoint if not endpoint.duplex]
 HOSTS = ["x", "X:80", "127.0.0.1", "[::1]:8080", "localhost.", "metrics", "admin", "a" * 255]
 BAD_HOSTS = ["", "a b", "a/b", "a@b", "a\\b", "a?b", "a#b", "http://a", "a\tb", "\xe9", "a,b", "a" * 256]
 OVERRIDES = [
@@ -108,7 +108,11 @@ async def test_azures_paths_and_a_slash_at_the_end_are_the_same_routes() -> None
     async with SimEngine(SimSettings(models=("sim",), speed=5000)) as engine, gateway(engine.url, poll=False) as running:
         async with running.client() as client:
             # those of forms are in tests/e2e/test_scoring_routes.py
-            for route in [endpoint.path for endpoint in Endpoint if endpoint.path.startswith("/v1/") and endpoint.sound != "in"]:
+            for route in [
+                endpoint.path
+                for endpoint in Endpoint
+                if endpoint.path in ROUTES and endpoint.path.startswith("/v1/") and endpoint.sound != "in"
+            ]:
                 operation = route.removeprefix("/v1/")
                 azure = f"/openai/deployments/sim/{operation}?api-version=2024-10-21"
                 body = msgspec.json.decode(body_of(route))

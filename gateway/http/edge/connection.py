@@ -4,7 +4,10 @@
 they make. A second request may follow on the same connection, but not before the reply to the first one is over: pipelined bytes are never
 parsed, and the connection closes after the reply in progress, so a smuggled second request has nowhere to go.
 
-Size: one class in two halves, which share each deadline and bound of a body.
+A connection may become a tunnel (`upgrade`), once the coroutine of a request that asked for a WebSocket wants it: from then on its bytes go
+to the session as they come.
+
+Size: the reader and the transport share the state of one request.
 """
 
 import asyncio
@@ -20,7 +23,7 @@ from domain.faults import Fault, Kind
 from gateway.http.edge.body_size import body_too_large, reserve_body, reserve_growth, reserve_stream
 from gateway.http.edge.connections import Connections
 from gateway.http.edge.exchange import Exchange
-from gateway.http.edge.head import HTTP2_PREFACE, HTTP2_REFUSAL, ONCE, checked_head, size_of, without_upgrade
+from gateway.http.edge.head import HTTP2_PREFACE, HTTP2_REFUSAL, ONCE, checked_head, offers_websocket, size_of, without_upgrade
 
 
 class RequestReader:
@@ -208,6 +211,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         "_held_back",
         "_lingering",
         "_served",
+        "_tunnel",
         "_unsent",
         "transport",
         "write",
@@ -229,6 +233,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         """Bytes behind the head that are no bytes of the body."""
         self._framing_run_bytes = 0
         """Framing bytes since the last bytes of the body."""
+        self._tunnel: Callable[[bytes], None] | None = None
+        """Takes the caller's bytes once the connection is no longer HTTP."""
         self._unsent = 0
         self._body_since = 0.0
         self._body_held = False
@@ -257,6 +263,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         if len(data) >= FULL:
             take_turns(self.transport, lambda: not self._body_held)
         if self._lingering or self._ignore:
+            if self._tunnel is not None:
+                self._tunnel(data)
             return
         begun_exchange = self._exchange
         body_bytes = 0
@@ -396,7 +404,27 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._parser.feed_data(head_without_offer)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._broken("")
+        if self._exchange is not None and offers_websocket(self._head_so_far):
+            self._exchange.head.headers.update({b"upgrade": b"websocket", b"connection": b"upgrade"})  # the one offer that a route takes
         self._after_feed()
+
+    def upgrade(self, tunnel: Callable[[bytes], None]) -> bool:
+        """Hand the caller's further bytes to `tunnel`; False where some have come already, which nobody has read."""
+        if self._ignore:
+            return False
+        self._ignore = True
+        self._tunnel = tunnel
+        return True
+
+    def hang_up(self) -> None:
+        """Close once what was written is sent, and drop what the caller still sends."""
+        self._tunnel = self._exchange = None
+        self._linger()
+
+    def hold_reading(self) -> None:
+        """Read no more, until `go_on_reading`."""
+        if not self._body_held and not self._lingering and not self.transport.is_closing():
+            self.hold_body()
 
     def eof_received(self) -> bool:
         return False  # a caller that stops sending while we answer has left: close both ways
@@ -405,6 +433,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         self.connections.closed(self)
         self.write = _drop
         self.deadline = inf
+        self._tunnel = None
         del self._parser  # it refers to us: without it a connection that is over is gone at once
         exchange, self._exchange = self._exchange, None
         if exchange is not None and not exchange.finished:

@@ -392,6 +392,41 @@ class Exchange(msgspec.Struct, eq=False):
         self.listener = NOBODY
         self._connection.exchange_over(close=close)
 
+    # --- a session ------------------------------------------------------------------------------------------------
+
+    def upgrade(self, headers: bytes, tunnel: Callable[[bytes], None]) -> bool:
+        """Answer the handshake of a WebSocket with a 101, and hand the caller's further bytes to `tunnel`. False where bytes came before
+        the answer: they may be of another request.
+
+        Args:
+            headers: as for `reply`.
+        """
+        connection = self._connection
+        fits = connection.upgrade(tunnel)
+        if fits:
+            connection.write(b"HTTP/1.1 101 Switching Protocols\r\n%b%b\r\n" % (connection.connections.date_line, headers))
+            self.started = True
+        return fits
+
+    def send(self, frames: bytes) -> None:
+        """Send frames of a session."""
+        self.written += len(frames)
+        self._connection.write(frames)
+
+    def hold(self) -> None:
+        """Read no more from the caller, until `go_on`."""
+        self._connection.hold_reading()
+
+    def go_on(self) -> None:
+        """Read from the caller again."""
+        self._connection.go_on_reading()
+
+    def hang_up(self) -> None:
+        """End a session: what was written is sent, and the connection closes."""
+        self.finished = True
+        self.listener = NOBODY
+        self._connection.hang_up()
+
     # --- the caller's connection ----------------------------------------------------------------------------------
 
     def connection_gone(self) -> None:

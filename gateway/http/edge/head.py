@@ -37,6 +37,7 @@ _PRINTABLE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
 _HOST: Final = re.compile(rb"[A-Za-z0-9.\-_\[\]:]{1,255}")
 
 _UPGRADE: Final = re.compile(rb"\r\n(?:upgrade|http2-settings):[^\r\n]*", re.IGNORECASE)
+_OFFER: Final = re.compile(rb"\r\nupgrade:([^\r\n]*)", re.IGNORECASE)
 _OPTION: Final = re.compile(rb"(\r\nconnection:)[^\r\n]*upgrade[^\r\n]*", re.IGNORECASE)
 
 HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n"
@@ -126,6 +127,12 @@ def checked_head(
 def size_of(headers: dict[bytes, bytes]) -> int:
     """The size of a head's lines in bytes."""
     return sum([len(name) + len(value) + 4 for name, value in headers.items()])
+
+
+def offers_websocket(data: bytes) -> bool:
+    """Whether the head that `data` begins with offers the WebSocket protocol, and no other one."""
+    head, _, _ = data.partition(b"\r\n\r\n")
+    return [value.strip().lower() for value in _OFFER.findall(head)] == [b"websocket"] and _OPTION.search(head) is not None
 
 
 def without_upgrade(data: bytes) -> bytes | None:

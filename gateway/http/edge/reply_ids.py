@@ -27,6 +27,7 @@ PREFIXES: Final[Mapping[Endpoint, str]] = {
     Endpoint.TRANSCRIPTIONS: "trsc-",
     Endpoint.TRANSLATIONS: "trsl-",
     Endpoint.SPEECH: "speech-",
+    Endpoint.REALTIME: "sess-",
 }
 """What clients know the ids of each endpoint by; vLLM writes the same."""
 

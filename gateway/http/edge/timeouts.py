@@ -64,6 +64,16 @@ class Timeouts(msgspec.Struct, frozen=True):
         return AttemptTimeouts(first_token_s, first_token_s if stream else self.plain_timeout_s)
 
 
+class RealtimeBounds(msgspec.Struct, frozen=True):
+    """The bounds of sessions, from `data.realtime`; bytes and seconds."""
+
+    max_message_bytes: int = 1024 * 1024
+    max_session_s: float = 3600.0
+    idle_s: float = 300.0
+    ping_s: float = 20.0
+    slow_reader_s: float = 30.0
+
+
 def no_first_token(limit_s: float) -> Fault:
     """The fault of an engine that did not begin to answer in time."""
     return Fault(Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit_s:g} s.", detail=f"limit {limit_s:g} s")

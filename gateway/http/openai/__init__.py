@@ -102,7 +102,7 @@ def interpret(
     n = document.get("n")
     choices = n if type(n) is int else 1
     if not endpoint.generates:
-        choices = 1 if endpoint.sound == "in" else 0
+        choices = 1 if endpoint.sound == "in" or endpoint.duplex else 0
     elif form.prompts is not None:
         choices *= len(form.prompts(document) or ())
     names = frozenset(document)

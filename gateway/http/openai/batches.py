@@ -28,7 +28,7 @@ class BatchRequest(msgspec.Struct):
 def check_request(asked: BatchRequest) -> None:
     """Check the members of a request for a batch. Raises Fault: INVALID_VALUE."""
     # a line of a batch is JSON, and so is its answer
-    endpoints = [*(endpoint.path for endpoint in Endpoint if not endpoint.sound), RESPONSES]
+    endpoints = [*(endpoint.path for endpoint in Endpoint if not (endpoint.sound or endpoint.duplex)), RESPONSES]
     if asked.endpoint not in endpoints:
         raise Fault(Kind.INVALID_VALUE, f"'endpoint' is one of {', '.join(endpoints)}.", param="endpoint")
     if asked.completion_window != WINDOW:

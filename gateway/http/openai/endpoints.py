@@ -14,6 +14,7 @@ from gateway.http.openai.chat import chat, chat_size
 from gateway.http.openai.checks import Accepted, Check, accepted_values
 from gateway.http.openai.completions import completions, completions_prompts, completions_size
 from gateway.http.openai.embeddings import classify, embeddings, pooled_items, pooled_prompts, pooled_size, pooling
+from gateway.http.openai.realtime import realtime, session_size, unread_prompts
 from gateway.http.openai.rerank import pair_prompts, rerank, rerank_items, rerank_size, score, score_items, score_size
 from gateway.http.openai.sizes import PromptSize
 from gateway.http.openai.tokens import detokenize, one_value, tokenize, tokens_prompts, tokens_size
@@ -64,6 +65,7 @@ def forms_for(caps: RequestCaps, *, links: bool = False) -> Mapping[Endpoint, En
         Endpoint.TRANSCRIPTIONS: form(transcriptions(caps), audio_size, spoken_prompts, one_value),
         Endpoint.TRANSLATIONS: form(transcriptions(caps), audio_size, spoken_prompts, one_value),
         Endpoint.SPEECH: form(speech(caps), speech_size, spoken_prompts, one_value),
+        Endpoint.REALTIME: form(realtime(), session_size, unread_prompts, one_value),
     }
 
 

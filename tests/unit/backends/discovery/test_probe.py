@@ -128,7 +128,7 @@ async def test_a_tokenizer_is_no_sign_of_life() -> None:
 
     async with scripted(tokenizes) as server:
         assert (await probed(server.url)).outcome is ProbeOutcome.NO_WAY
-    assert set(asked) == {endpoint.path for endpoint in Endpoint if endpoint.computes and not endpoint.sound}
+    assert set(asked) == {endpoint.path for endpoint in Endpoint if endpoint.computes and not (endpoint.sound or endpoint.duplex)}
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(529, ProbeOutcome.BUSY), (424, ProbeOutcome.FAILED), (422, ProbeOutcome.NO_WAY)])

@@ -38,9 +38,10 @@ def test_the_least_request(endpoint: Endpoint) -> None:
     assert got.model == "m"
     assert json.loads(got.fields) == MINIMAL[endpoint]
     assert (got.stream, got.include_usage, got.max_output_tokens) == (False, False, None)
-    assert got.choices == (1 if endpoint.generates or endpoint.sound == "in" else 0)
+    unread = endpoint.sound == "in" or endpoint.duplex
+    assert got.choices == (1 if endpoint.generates or unread else 0)
     pairs = len(endpoint.prompt_fields) > 1
-    assert got.prompt_bytes == (1 if endpoint.sound == "in" else len(body) + (PAIR_BYTES if pairs else 0))
+    assert got.prompt_bytes == (1 if unread else len(body) + (PAIR_BYTES if pairs else 0))
 
 
 @pytest.mark.req("R30")

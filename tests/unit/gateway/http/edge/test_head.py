@@ -1,7 +1,7 @@
 import pytest
 
 from domain.faults import Fault, Kind
-from gateway.http.edge.head import RequestHead, checked_head, size_of
+from gateway.http.edge.head import RequestHead, checked_head, offers_websocket, size_of
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -102,3 +102,19 @@ def test_only_well_formed_traces_are_passed_on(parent: bytes | None, state: byte
 
 def test_the_size_of_a_head_counts_names_values_and_punctuation() -> None:
     assert size_of({b"host": b"a", b"x": b"yz"}) == len(b"host: a\r\nx: yz\r\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "offered"),
+    [
+        (b"upgrade: websocket\r\nconnection: Upgrade", True),
+        (b"Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket ", True),
+        (b"upgrade: websocket\r\nconnection: keep-alive", False),
+        (b"upgrade: websocket, h2c\r\nconnection: Upgrade", False),
+        (b"upgrade: websocket\r\nupgrade: websocket\r\nconnection: Upgrade", False),
+        (b"upgrade: h2c\r\nconnection: Upgrade", False),
+        (b"connection: Upgrade\r\n\r\nupgrade: websocket", False),
+    ],
+)
+def test_a_websocket_is_offered_by_both_headers_and_alone(lines: bytes, offered: bool) -> None:
+    assert offers_websocket(b"GET / HTTP/1.1\r\nhost: x\r\n" + lines + b"\r\n\r\n") is offered

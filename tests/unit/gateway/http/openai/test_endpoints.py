@@ -23,7 +23,7 @@ def test_paths_and_words_name_one_endpoint_each() -> None:
 @pytest.mark.parametrize("endpoint", Endpoint)
 def test_the_smallest_request_is_one_that_callers_may_send_too(endpoint: Endpoint) -> None:
     ask = interpret(endpoint, json.dumps({"model": "m", **json.loads(endpoint.probe)}).encode())
-    assert bool(ask.choices) == bool(ask.sequences) == (endpoint.generates or endpoint.sound == "in")
+    assert bool(ask.choices) == bool(ask.sequences) == (endpoint.generates or endpoint.sound == "in" or endpoint.duplex)
     assert json.loads(ask.prompt) == json.loads(endpoint.probe)[endpoint.prompt_fields[0]]
 
 
@@ -32,8 +32,9 @@ def test_prompts_are_listed_where_no_template_makes_them(endpoint: Endpoint) -> 
     prompts = FORMS[endpoint].prompts
     assert (prompts is None) == endpoint.has_messages
     if prompts is not None:
-        # of a pair, only the engine knows what text it makes, and of a recording
-        assert bool(prompts(json.loads(endpoint.probe))) == (len(endpoint.prompt_fields) == 1 and endpoint.sound != "in")
+        # of a pair, only the engine knows what text it makes, and of a recording or a session
+        unread = len(endpoint.prompt_fields) > 1 or endpoint.sound == "in" or endpoint.duplex
+        assert bool(prompts(json.loads(endpoint.probe))) != unread
 
 
 @pytest.mark.parametrize("endpoint", Endpoint)
