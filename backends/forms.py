@@ -18,6 +18,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 FORM: Final = b"multipart/form-data"
 USAGE_ASKED: Final = "stream_include_usage"
 """The field of forms that stands for `stream_options.include_usage`."""
+USAGE_COUNTED_ON: Final = "stream_continuous_usage_stats"
+"""The field of forms that stands for `stream_options.continuous_usage_stats`."""
 MAX_BOUNDARY_BYTES: Final = 70
 """RFC 2046's bound."""
 

@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.instructions.setup import MODEL, SIZES, Case, made, requests
+from bench.instructions.setup import MODEL, Case, made, requests
 from bench.overhead.processes import cpu_s, running, wait_for
 from bench.results_file import machine, refresh, rows_of, write_rows
 from domain.usage import Usage
@@ -162,7 +162,7 @@ async def ask(served: Gateway, seconds: float, each_minute: Callable[[float], No
     Raises:
         RuntimeError: a request was refused.
     """
-    asked, begun, answered = requests(served.keys, SIZES["1k"]), time.monotonic(), 0
+    asked, begun, answered = requests(served.keys, Case("1k")), time.monotonic(), 0
 
     async def caller() -> None:
         nonlocal answered

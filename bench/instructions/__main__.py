@@ -23,7 +23,7 @@ import msgspec
 
 from bench.instructions.counts import by_thread, per_request, read_dump
 from bench.instructions.frames import FunctionCost, build, read_frames
-from bench.instructions.setup import BARE, CACHES, MINIMAL, PRODUCTION, SIZES, VALKEY, Case, made
+from bench.instructions.setup import APIS, BARE, CACHES, CHAT, EVENTS, MINIMAL, PRODUCTION, SIZES, STORED, VALKEY, Case, made
 from bench.results_file import Row, machine, refresh, table, write_rows
 from tests.valkey_server import valkey_server
 
@@ -91,6 +91,8 @@ def count(case: Case, warm: int, requests: int, *, steps: bool = False) -> Count
             functions = read_frames(busy_text, (home / "frames").read_text().split("\n"))
     found = [read_dump(text) for text in texts]
     busy, idle = by_thread(found, "busy"), by_thread(found, "idle")
+    if case.api == STORED:  # connections to SQLite come and go, each with a thread
+        names += ["ended"] * (max(*busy, *idle) - len(names))
     if len(names) < max(*busy, *idle):  # one that did nothing meanwhile has no count
         raise RuntimeError(f"callgrind counted a thread {max(*busy, *idle)}, and there were {names}: one ended meanwhile")
     each = per_request(busy, idle, requests)
@@ -124,6 +126,29 @@ def in_shared_store(size: str, warm: int, requests: int) -> list[Row]:
     ]
 
 
+def in_each_api(warm: int, requests: int) -> None:
+    """Count the same request in each API of callers, plain and streamed, and refresh their table."""
+    counts = {}
+    for api in APIS:
+        for stream in (False, True):
+            counts[api, stream] = counted = count(Case("1k", api=api, stream=stream), warm, requests)
+            show(counted, 0)
+    rows = [row for counted in counts.values() for row in counted.rows]
+    write_rows("instructions_apis", rows)
+    lines = [
+        "| API | plain | over the chat | streamed | over the chat | serving thread alone, plain | streamed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    whole = {name: sum(counted.by_thread.values()) for name, counted in counts.items()}
+    for api in APIS:
+        cells = [f"{whole[api, stream]:,.0f} | {whole[api, stream] / whole[CHAT, stream]:.2f}" for stream in (False, True)]
+        cells += [f"{counts[api, stream].serving:,.0f}" for stream in (False, True)]
+        lines.append(f"| {api.replace('_', ', ')} | " + " | ".join(cells) + " |")
+    how = f"`python -m bench.instructions --apis --requests {requests} --warm {warm}`, {machine()}"
+    what = f"thousands of instructions a request of 1 KB; a streamed answer has {EVENTS} events with text"
+    refresh("instructions_apis", f"{how}; {what}.\n\n" + "\n".join(lines))
+
+
 def show(counted: Counted, steps: int) -> None:
     """Print one case: its figures, its threads, and its dearest functions."""
     for row in counted.rows:
@@ -147,6 +172,7 @@ def main() -> None:
     parser.add_argument("--backends", default="", help="numbers of backends; 4 without it")
     parser.add_argument("--tenants", default="", help="numbers of tenants; 16 without it")
     parser.add_argument("--subjects", default=PRODUCTION, help=f"of {'; '.join((PRODUCTION, VALKEY, MINIMAL, BARE))}: joined by ';'")
+    parser.add_argument("--apis", action="store_true", help="the same request in each API of callers, plain and streamed, and nothing else")
     parser.add_argument("--long", action="store_true", help="the other subjects, larger fleets and more tenants, too")
     parser.add_argument("--steps", type=int, default=0, help="print so many of the dearest functions of the serving thread")
     parser.add_argument("--dry", action="store_true", help="print only")
@@ -155,6 +181,9 @@ def main() -> None:
         if shutil.which(needed) is None:
             print(f"skipped: {needed} is not installed, and instructions are counted by valgrind's callgrind (apt install valgrind)")
             return
+    if given.apis:
+        in_each_api(given.warm, given.requests)
+        return
     rows: list[Row] = []
     for case in _cases(given):
         counted = count(case, given.warm, given.requests, steps=given.steps > 0)

@@ -51,6 +51,13 @@ PRODUCTION, VALKEY, MINIMAL, BARE = SUBJECTS = ("tidegate", "tidegate, limits in
 backend and no limits, rules, access log or ledger; and the bare relay of `bench.overhead`, which does nothing but relay."""
 
 
+CHAT, MESSAGES, RESPONSES, STORED = APIS = ("chat", "messages", "responses", "responses_stored")
+"""In which API a caller asks: the engine's own, or one that the gateway translates; Responses that nobody keeps, and that are stored in
+SQLite before their end is sent."""
+EVENTS: Final = 64
+"""Events with text of a streamed answer, as many as the plain one has tokens."""
+
+
 class Case(msgspec.Struct, frozen=True):
     """One measurement."""
 
@@ -62,10 +69,15 @@ class Case(msgspec.Struct, frozen=True):
     tenants: int = 16
     """Each with one key and, but for `MINIMAL`, four limits; they ask in turn."""
     subject: str = PRODUCTION
+    api: str = CHAT
+    """One of `APIS`."""
+    stream: bool = False
 
     @property
     def metric(self) -> str:
         """The name of its figure."""
+        if self.api != CHAT or self.stream:
+            return f"kinstr_{self.api}_{'stream' if self.stream else 'plain'}_{self.size}"
         name = f"kinstr_plain_{self.size}" if self.cache == "off" else f"kinstr_cache_{self.cache}_{self.size}"
         if self.subject in (MINIMAL, BARE):
             return name
@@ -89,6 +101,8 @@ def made(home: Path, case: Case, counters: str = "memory://") -> list[str]:
     if not plain:
         rules = "".join(f"  - {{name: r{at}, if: '{condition}', then: {{priority: 0.5}}}}\n" for at, condition in enumerate(_CONDITIONS))
         policy += f"routing: predicted_latency\nrules:\n{rules}"
+    if case.api == STORED:
+        policy += "responses: {store: true}\n"
     (home / "policies" / "default.yaml").write_text(policy + ("" if case.cache == "off" else "cache: {sampled: true}\n"))
     tenants = [f"t{at}" for at in range(case.tenants)]
     return store(file, tenants, [] if plain else [limit for tenant in tenants for limit in _limits(tenant)])
@@ -105,20 +119,18 @@ def _limits(tenant: str) -> list[Limit]:
     ]
 
 
-def requests(keys: list[str], size: int, cache: str = "off") -> Iterator[bytes]:
-    """One plain chat after the other, without end: tenants in turn, every prompt a new one behind its first half, which is its tenant's;
-    with the cache "hit", a tenant asks the same all the time."""
-    dice = random.Random(7)
+def requests(keys: list[str], case: Case) -> Iterator[bytes]:
+    """One request after the other, without end: tenants in turn, every prompt a new one behind its first half, which is its tenant's; with
+    the cache "hit", a tenant asks the same all the time."""
+    dice, size = random.Random(7), SIZES[case.size]
     own = [_text(dice, size // 2) for _ in keys]
     same = _text(dice, size - size // 2)
     while True:
         for key, half in zip(keys, own, strict=True):
-            question = same if cache == "hit" else _text(dice, size - len(half))
-            messages = [{"role": "system", "content": half}, {"role": "user", "content": question}]
-            asked = {"model": MODEL, "messages": messages, "max_tokens": 64, "temperature": 0.7, "metadata": {"job": "none"}}
-            body = json.dumps(asked).encode()
+            path, asked = _asked(case, half, same if case.cache == "hit" else _text(dice, size - len(half)))
+            body = json.dumps({"model": MODEL, **asked, **({"stream": True} if case.stream else {})}).encode()
             yield b"\r\n".join((
-                b"POST /v1/chat/completions HTTP/1.1",
+                b"POST %b HTTP/1.1" % path,
                 b"host: gateway.example",
                 b"accept: application/json",
                 b"accept-encoding: gzip, deflate",
@@ -132,6 +144,18 @@ def requests(keys: list[str], size: int, cache: str = "off") -> Iterator[bytes]:
                 b"",
                 body,
             ))  # fmt: skip
+
+
+def _asked(case: Case, half: str, question: str) -> tuple[bytes, dict[str, object]]:
+    """The path and the fields of a request in the case's API; the chat that it becomes is the same for all."""
+    if case.api == MESSAGES:
+        messages = [{"role": "user", "content": question}]
+        return b"/v1/messages", {"system": half, "messages": messages, "max_tokens": 64, "temperature": 0.7}
+    if case.api in (RESPONSES, STORED):
+        fields = {"instructions": half, "input": question, "max_output_tokens": 64, "temperature": 0.7, "metadata": {"job": "none"}}
+        return b"/v1/responses", {**fields, "store": case.api == STORED}
+    messages = [{"role": "system", "content": half}, {"role": "user", "content": question}]
+    return b"/v1/chat/completions", {"messages": messages, "max_tokens": 64, "temperature": 0.7, "metadata": {"job": "none"}}
 
 
 def _text(dice: random.Random, size: int) -> str:
@@ -159,6 +183,25 @@ def answer(size: int) -> bytes:
     usage = {"prompt_tokens": tokens, "total_tokens": tokens + 64, "completion_tokens": 64, "prompt_tokens_details": {"cached_tokens": 0}}
     whole = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "created": 1_800_000_000, "model": MODEL}
     return _reply({**whole, "choices": [choice], "service_tier": None, "system_fingerprint": None, "usage": usage, "prompt_logprobs": None})
+
+
+def streamed_answer(size: int) -> list[bytes]:
+    """What an engine replies to a streamed chat, read by read: the head with the first event, then an event each."""
+    whole = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion.chunk", "created": 1_800_000_000, "model": MODEL}
+    words = _text(random.Random(8), 512).split()[:EVENTS]
+    deltas: list[tuple[dict[str, str], str | None]] = [({"role": "assistant", "content": ""}, None)]
+    deltas += [({"content": f" {word}"}, None if at < EVENTS else "stop") for at, word in enumerate(words, 1)]
+    events: list[dict[str, object]] = [
+        {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason, "token_ids": None}]}
+        for delta, reason in deltas
+    ]
+    tokens = size // 4
+    counts = {"prompt_tokens": tokens, "total_tokens": tokens + EVENTS, "completion_tokens": EVENTS}
+    events.append({"choices": [], "usage": counts})
+    texts = [b"data: %b\n\n" % json.dumps({**whole, **event}, separators=(",", ":")).encode() for event in events] + [b"data: [DONE]\n\n"]
+    reads = [b"%x\r\n%b\r\n" % (len(text), text) for text in texts]
+    head = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return [head + reads[0], *reads[1:-1], reads[-1] + b"0\r\n\r\n"]
 
 
 QUESTIONS: Final = {

@@ -35,16 +35,24 @@ import msgspec
 import uvloop
 
 from bench.instructions.frames import LIBRARY, Frames
-from bench.instructions.setup import BARE, QUESTIONS, SIZES, VALKEY, Case, answer, requests
+from bench.instructions.setup import BARE, QUESTIONS, SIZES, STORED, VALKEY, Case, answer, requests, streamed_answer
 from bench.overhead import bare_relay
 
 RATE: Final = 500
 """Requests a virtual second: about what a core answers in this set-up."""
 ANSWER_S: Final = 0.03
+EVENT_S: Final = 0.001
+"""Between two reads of a streamed answer."""
 CONNECTIONS: Final = 64
 WORK_S, WORK_LOOKS = 0.002, 500
 """How often and how many times to look whether a thread that was woken waits again; real seconds."""
 REAL_LOOKS: Final = 200
+LAST_CHUNK: Final = b"0\r\n\r\n"
+STORING_S, STORING_LOOK_S = 30, 0.005
+"""Longest wait for a thread to store one reply, and the time between two looks; real seconds, and callgrind slows it fifty times. The turns
+of the loop that a look takes are counted, some 5 kIr of it."""
+UNDER_WAY: Final = int((ANSWER_S + 80 * EVENT_S) * RATE)
+"""Requests asked and not yet to be answered, at most."""
 STARTING_S: Final = 0.005
 QUIET_S: Final = 0.6
 """After the last request of a part: by then its reply is out and everything about it is on disk."""
@@ -114,9 +122,10 @@ class Loop(uvloop.Loop):
     serves: Callable[[], asyncio.Protocol]
     """Makes what a caller's connection is on the worker's side."""
 
-    def __init__(self, chat: bytes, turns: int) -> None:
+    def __init__(self, chat: list[bytes], turns: int) -> None:
         super().__init__()
         self.chat = chat
+        """What an engine replies to a chat, read by read."""
         self._turns = turns
         self.driven = False
         self._timers: list[tuple[float, int, Timer]] = []
@@ -215,6 +224,8 @@ class CallerTransport(Transport):
         if data.startswith(b"HTTP/1.1 "):
             if not data.startswith(b"HTTP/1.1 200 "):
                 raise RuntimeError(f"a request was refused: {data!r}")
+            CallerTransport.good += b"\r\ntransfer-encoding: chunked\r\n" not in data
+        elif data.endswith(LAST_CHUNK):
             CallerTransport.good += 1
 
 
@@ -227,7 +238,8 @@ class EngineTransport(Transport):
 
     def write(self, data: Any) -> None:
         if data.startswith(b"POST "):
-            self._loop.call_later(ANSWER_S, self._protocol.data_received, self._loop.chat)
+            for at, read in enumerate(self._loop.chat):
+                self._loop.call_later(ANSWER_S + at * EVENT_S, self._protocol.data_received, read)
         else:
             reply = next(reply for asked, reply in QUESTIONS.items() if data.startswith(asked))
             self._loop.call_soon(self._protocol.data_received, reply)
@@ -252,8 +264,12 @@ class StoreTransport(Transport):
             self._loop.call_soon(self._read)
 
 
-async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: Path) -> None:
-    """Ask, count, and end the process."""
+async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: Path, *, stored: bool = False) -> None:
+    """Ask, count, and end the process.
+
+    Args:
+        stored: whether replies end when a thread has stored something, for which real time has to pass.
+    """
     loop.driven = True
     frames = Frames(home) if (home / LIBRARY).exists() else None
     callers: list[Any] = []
@@ -261,16 +277,28 @@ async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: 
         callers.append(loop.serves())
         callers[-1].connection_made(CallerTransport())
 
+    async def until_answered(replies: int) -> None:
+        for _ in range(int(STORING_S / STORING_LOOK_S) if stored else 0):
+            if CallerTransport.good >= replies:
+                break
+            real_sleep(STORING_LOOK_S)
+            await loop.settle()
+
     async def stretch(steps: int, given: Iterator[bytes | None]) -> None:
+        before = CallerTransport.good
         for at in range(steps):
             loop.until(_monotonic[0] + 1 / RATE)
             data = next(given)
             if data is not None:
                 callers[at % CONNECTIONS].data_received(data)
             await loop.settle()
-        for _ in range(int(QUIET_S * RATE)):
+            if data is not None:
+                await until_answered(before + at + 1 - UNDER_WAY)  # one after the other, or they would wait for the database's lock
+        for at in range(int(QUIET_S * RATE)):
             loop.until(_monotonic[0] + 1 / RATE)
             await loop.settle()
+            if data is not None:
+                await until_answered(before + min(steps, steps + at + 1 - UNDER_WAY))
 
     await stretch(warm, iter([next(asked) for _ in range(warm)]))
     loop.hold_back = True
@@ -315,11 +343,13 @@ def main() -> None:
     threading.Event = Event  # type: ignore[misc]
     dice = random.Random(5)
     secrets.randbits, secrets.token_hex = dice.getrandbits, lambda n=8: dice.randbytes(n).hex()  # type: ignore[assignment, misc]
-    loop = Loop(answer(SIZES[case.size]), STORE_TURNS if case.subject == VALKEY else TURNS)
-    asked = requests((home / "keys").read_text().split(), SIZES[case.size], case.cache)
+    size = SIZES[case.size]
+    loop = Loop(streamed_answer(size) if case.stream else [answer(size)], STORE_TURNS if case.subject == VALKEY else TURNS)
+    asked = requests((home / "keys").read_text().split(), case)
 
     def ready() -> None:
-        loop.drive = loop.create_task(load(loop, asked, warm, count, home))  # type: ignore[attr-defined]  # kept, or it would be collected
+        driven = load(loop, asked, warm, count, home, stored=case.api == STORED)
+        loop.drive = loop.create_task(driven)  # type: ignore[attr-defined]  # kept, or it would be collected
         loop.drive.add_done_callback(failed)  # type: ignore[attr-defined]
 
     if case.subject == BARE:

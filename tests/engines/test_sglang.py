@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from backends.lora.digest import lora_digest
-from tests.engines.asking import LONG, ask, cached, post, refused, until
+from tests.engines.asking import LONG, ask, asked_in_every_api, cached, post, refused, until
 from tests.engines.processes import (
     GAP_S,
     Process,
@@ -134,6 +134,22 @@ async def test_streaming_chunk_by_chunk_and_one_end(bench: Bench) -> None:
     assert [event["usage"]["completion_tokens"] for event in seen.events if event.get("usage")] == [40]
     texts = [event for event in seen.events if event["choices"] and "role" not in event["choices"][0]["delta"]]
     assert 20 < len(texts) <= 40, "a chunk per token, but none for a token that ends inside a character"
+
+
+async def test_messages_and_responses_are_the_same_chat(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        await asked_in_every_api(client, MODEL)
+
+
+async def test_tokens_are_the_engines_own(bench: Bench) -> None:
+    direct = bench.engine.post("/tokenize", {"model": SERVED, "prompt": LONG})
+    assert direct.status_code == 200, direct.text
+    async with bench.gateway.client() as client:
+        counted = await client.post("/tokenize", json={"model": MODEL, "prompt": LONG})
+        assert (counted.status_code, counted.json()["tokens"]) == (200, direct.json()["tokens"]), counted.text
+        text = await client.post("/detokenize", json={"model": MODEL, "tokens": counted.json()["tokens"]})
+    assert text.status_code == 200, text.text
+    assert LONG.strip() in text.json()["text"]
 
 
 async def test_usage_is_the_engines_own_count(bench: Bench) -> None:

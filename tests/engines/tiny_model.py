@@ -2,17 +2,20 @@
 
     python tiny_model.py FOLDER     makes FOLDER/model and FOLDER/lora-a, lora-b, lora-c in about a second, nothing downloaded
 
+FOLDER/judge/model is the same model with a random head that gives a text one score, as rerankers do.
+
 Llama with 2 layers, 2,048 tokens (byte-level BPE trained on the standard library's sources) and 32,768 positions. Weights come
 from a fixed seed, so the same request gets the same tokens on every machine with the same kernels.
 """
 
 import json
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB, POSITIONS, RANK = 128, 256, 2, 4, 2, 32, 2048, 32768, 8
@@ -96,6 +99,17 @@ def write_model(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def write_judge(folder: Path, model: Path) -> None:
+    """The model as a classifier with one class."""
+    shutil.copytree(model, folder)
+    fields = json.loads((model / "config.json").read_text())
+    write_json(folder / "config.json", **fields | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1})
+    weights = load_file(model / "model.safetensors")
+    del weights["lm_head.weight"]
+    weights["score.weight"] = noise(torch.Generator().manual_seed(11), 1, HIDDEN)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def write_adapter(folder: Path, seed: int) -> None:
     """A random LoRA adapter in PEFT's layout, strong enough to change what the model says."""
     folder.mkdir()
@@ -135,5 +149,6 @@ def write_json(path: Path, **fields: object) -> None:
 if __name__ == "__main__":
     home = Path(sys.argv[1])
     write_model(home / "model")
+    write_judge(home / "judge" / "model", home / "model")
     for number, name in enumerate(("lora-a", "lora-b", "lora-c"), 1):
         write_adapter(home / name, seed=number)

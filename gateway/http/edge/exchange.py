@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 STREAM_BUFFER_BYTES: Final = 512 * 1024
 """Bytes of a body handed on as it arrives at which reading pauses: two reads of the transport."""
+AFTER_COMMENT: Final = b":\n\n"
+"""An empty SSE comment, which the first event after a comment begins with. Clients exist that strip each read of white space before they
+look for the blank line behind an event (`vllm bench serve`): to them a comment that came alone has no end, and all that follows belongs to
+it. In one read with this one, the blank line stands inside the read."""
 
 REASONS: Final = {
     200: b"OK",
@@ -122,6 +126,8 @@ class Exchange(msgspec.Struct, eq=False):
     """The tenant that they are reserved for; empty while it is not known."""
     written: int = 0
     """Reply bytes handed to the connection, framing not counted."""
+    commented: bool = False
+    """A comment was written last, so the next event begins with `AFTER_COMMENT`."""
     translation: Translation | None = None
     """The caller's API where it is not that of the reply that is written here."""
     own: OwnRequest | None = None
@@ -328,7 +334,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     def end_broken(self, event: bytes) -> None:
         """Send the event that says why a streamed reply failed, and end it as `cut` does."""
-        self._send(event)
+        self._send(AFTER_COMMENT + event if self.commented else event)
         self.cut()
 
     def _send(self, data: bytes) -> None:

@@ -20,7 +20,7 @@ from domain.ask import Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.http.edge.attempt_faults import caller_gone, lost_reply, stopped_working, unusable_reply
-from gateway.http.edge.exchange import Exchange, Listener
+from gateway.http.edge.exchange import AFTER_COMMENT, Exchange, Listener
 from gateway.http.edge.reply_chain import ReplyChain, Tap
 from gateway.http.edge.taps import HEARTBEAT
 from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts, Timeouts, deadline_of, deadline_passed
@@ -76,6 +76,7 @@ class Heartbeat(msgspec.Struct, eq=False):
         if not self.exchange.started:
             self.exchange.start(self.headers())
         self.exchange.write(HEARTBEAT)
+        self.exchange.commented = True
         self.sent_at = now
         return now + every_s
 
@@ -145,7 +146,7 @@ class ReplyRelay(Listener):
         self.mode = ""
         """What is coming: an `answer` or an `error`; empty until its head is there."""
         self._direct = False
-        """Whether the reply has begun, so that bytes need no more than to be written."""
+        """Whether the reply has begun and no heartbeat was sent since, so that bytes need no more than to be written."""
         self._paused_at: float | None = None
         self._paused_s = 0.0
         self._resumed_at = 0.0
@@ -287,6 +288,9 @@ class ReplyRelay(Listener):
             self._answer.handed_on_at = self._clock()
             exchange.start(self._headers())
         self._direct = True
+        if exchange.commented:
+            exchange.commented = False
+            data = AFTER_COMMENT + data
         try:
             exchange.write(data)
         except Fault as fault:
@@ -376,7 +380,7 @@ class ReplyRelay(Listener):
         if self._waits:
             self.look_at = end_at  # the engine is done; detectors have times of their own
             if self._heartbeat is not None:
-                self.look_at = min(end_at, self._heartbeat.beat(now, self._written_at))
+                self.look_at = min(end_at, self._beat(self._heartbeat, now))
             return
         late_at, too_late = deadline_of(
             timeouts,
@@ -391,7 +395,13 @@ class ReplyRelay(Listener):
             return
         self.look_at = late_at = min(late_at, end_at)
         if self._heartbeat is not None:
-            self.look_at = min(late_at, self._heartbeat.beat(now, self._written_at))
+            self.look_at = min(late_at, self._beat(self._heartbeat, now))
+
+    def _beat(self, heartbeat: Heartbeat, now: float) -> float:
+        """When to send the next heartbeat, after one that is due now."""
+        next_at = heartbeat.beat(now, self._written_at)
+        self._direct = self._direct and not self._exchange.commented
+        return next_at
 
     @property
     def _waits(self) -> bool:

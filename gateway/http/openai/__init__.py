@@ -217,7 +217,8 @@ def _asks_for_usage(options: object, stream: bool) -> bool:
     """Whether `stream_options` asks for the usage event; None stands for no options.
 
     The caller's other options are dropped: they change no text. `include_obfuscation` is the vendor's own. `continuous_usage_stats`
-    would put a running count on each event, and a caller that counts on it has to hear that there is none.
+    would put a running count on each event; a caller that asks for the whole count as well gets that one alone, as load tools do which
+    ask for both in each request (guidellm), and one that asks for nothing else has to hear that there is none.
     """
     if options is None:
         return False
@@ -227,7 +228,7 @@ def _asks_for_usage(options: object, stream: bool) -> bool:
         option = options.get(name)
         if option is not None and type(option) is not bool:
             refuse_type("a boolean", option, f"stream_options.{name}")
-    if options.get("continuous_usage_stats"):
+    if options.get("continuous_usage_stats") and not options.get("include_usage"):
         param = "stream_options.continuous_usage_stats"
         message = f"The parameter '{param}' is not supported: send 'include_usage', which puts one count at the end of the stream."
         raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=param)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from backends.forms import AUDIO_TYPES, USAGE_ASKED, BadForm, FormPart, read_form
+from backends.forms import AUDIO_TYPES, USAGE_ASKED, USAGE_COUNTED_ON, BadForm, FormPart, read_form
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import Check, each, form_fault, number, one_of, refuse, refuse_type, shown, text
 from gateway.http.openai.embeddings import beside_prompts
@@ -42,7 +42,7 @@ def transcriptions(caps: RequestCaps) -> Mapping[str, Check]:
         "response_format": one_of(*WRITTEN_FORMATS),
         "timestamp_granularities[]": each(2, one_of("word", "segment")),
         "max_completion_tokens": generation(caps)["max_tokens"],
-        "stream_continuous_usage_stats": _off,
+        USAGE_COUNTED_ON: _off,
     }
 
 
@@ -148,6 +148,8 @@ def form_document(content_type: bytes, body: bytes) -> tuple[bytes, bytes]:
             refuse(f"Invalid value for '{name}': it is a file, and '{FILE}' alone may be one.", name)
         else:
             document[name] = _VALUES.get(name, _as_text)(_decoded(part), name)
+    if document.get(USAGE_ASKED) is True and document.get(USAGE_COUNTED_ON) is True:
+        del document[USAGE_COUNTED_ON]  # a load tool asks for both, and one count at the end is what both end with
     if USAGE_ASKED in document:
         document["stream_options"] = {"include_usage": document.pop(USAGE_ASKED)}
     if FILE not in document:
@@ -192,7 +194,7 @@ _NUMBERS: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty", "n", "best_of"),
     *("max_tokens", "max_completion_tokens", "min_tokens", "length_penalty"),
 )
-_FLAGS: Final = ("stream", "stream_include_usage", "stream_continuous_usage_stats", "use_beam_search", "include_stop_str_in_output")
+_FLAGS: Final = ("stream", USAGE_ASKED, USAGE_COUNTED_ON, "use_beam_search", "include_stop_str_in_output")
 _VALUES: Final[Mapping[str, Callable[[str, str], object]]] = {
     **dict.fromkeys(_NUMBERS, _as_number),
     **dict.fromkeys(_FLAGS, _as_flag),

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.instructions.setup import BARE, MINIMAL, VALKEY, Case, made
+from bench.instructions.setup import BARE, MINIMAL, STORED, VALKEY, Case, made
 from gateway.config.load import load_settings
 
 
@@ -16,6 +16,8 @@ from gateway.config.load import load_settings
         (Case("1k", subject=VALKEY), "kinstr_plain_1k"),
         (Case("1k", subject=MINIMAL, backends=64), "kinstr_plain_1k"),
         (Case("1k", subject=BARE), "kinstr_plain_1k"),
+        (Case("1k", stream=True), "kinstr_chat_stream_1k"),
+        (Case("1k", api=STORED), "kinstr_responses_stored_plain_1k"),
     ],
 )
 def test_a_figure_is_named_by_what_differs_from_the_usual_case(case: Case, metric: str) -> None:

@@ -3,12 +3,14 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from bench.instructions.setup import Case, made
+from bench.instructions.setup import CHAT, MESSAGES, STORED, Case, made
 
 
-def test_the_worker_that_is_counted_answers_every_request(tmp_path: Path) -> None:
-    case = Case("1k", backends=2, tenants=2)
+@pytest.mark.parametrize(("api", "stream"), [(CHAT, False), (MESSAGES, True), (STORED, False), (STORED, True)])
+def test_the_worker_that_is_counted_answers_every_request(tmp_path: Path, api: str, stream: bool) -> None:
+    case = Case("1k", backends=2, tenants=2, api=api, stream=stream)
     (tmp_path / "keys").write_text("\n".join(made(tmp_path, case)))
     (tmp_path / "case").write_bytes(msgspec.json.encode(case))
     command = [sys.executable, "-m", "bench.instructions.worker", str(tmp_path), "4", "6"]

@@ -75,6 +75,12 @@ class TestStream:
         assert got.include_usage
         assert json.loads(got.fields)["stream_options"] == {"include_usage": True}
 
+    def test_a_running_count_beside_the_whole_one_is_dropped(self) -> None:
+        """Load tools ask for both in every request; the last of the running counts is the whole one."""
+        got = ask(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+        assert got.include_usage
+        assert json.loads(got.fields)["stream_options"] == {"include_usage": True}
+
     def test_without_stream_there_are_no_options(self) -> None:
         assert "stream_options" not in json.loads(ask(stream=False).fields)
         for unused in ({"include_usage": True}, {}, None):

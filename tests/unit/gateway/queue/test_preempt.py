@@ -33,7 +33,7 @@ TIMEOUTS = Timeouts(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbea
 
 
 class Exchange:
-    started = finished = gone = False
+    started = finished = gone = commented = False
 
     def start(self, headers: bytes) -> None:
         self.started = True

@@ -6,7 +6,8 @@ import pytest
 from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.edge.relay import FROM_MEMORY, MAX_ERROR_BODY_BYTES, ReplyRelay, ReplySource
+from gateway.http.edge.exchange import AFTER_COMMENT
+from gateway.http.edge.relay import FROM_MEMORY, MAX_ERROR_BODY_BYTES, Heartbeat, ReplyRelay, ReplySource
 from gateway.http.edge.reply_chain import ReplyChain, Tap
 from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, RenameTap, StreamTap
 from gateway.http.edge.timeouts import AttemptTimeouts, Timeouts
@@ -22,7 +23,7 @@ class FakeExchange:
     """What a relay needs of an exchange, written down."""
 
     def __init__(self) -> None:
-        self.started = self.finished = self.gone = False
+        self.started = self.finished = self.gone = self.commented = False
         self.out: list[bytes] = []
         self.how = ""
 
@@ -137,7 +138,31 @@ async def test_heartbeats_come_before_and_between_events_and_never_inside() -> N
     bench.after(16.0)
     bench.after(1.0)
     bench.relay.on_data(EVENT[30:])
-    assert bench.exchange.out == [EVENT, HEARTBEAT, EVENT]
+    assert bench.exchange.out == [EVENT, HEARTBEAT, AFTER_COMMENT + EVENT]
+
+
+@pytest.mark.parametrize("beats", [(1, 0), (0, 1), (2, 1)], ids=["before", "between", "several"])
+async def test_events_after_heartbeats_are_found_by_readers_that_strip_their_reads(beats: tuple[int, int]) -> None:
+    """`vllm bench serve` strips each read of white space before it looks for blank lines: a heartbeat that comes alone has no end then, and
+    the event behind it must not begin in the comment's line."""
+    bench = Bench()
+    heartbeat = Heartbeat(bench.exchange, lambda: b"", 1.0, bench.now)  # type: ignore[arg-type]  # that of the queue
+    for at in range(beats[0]):
+        heartbeat.beat(bench.now + 2.0 * (at + 1))
+    bench.relay.on_head(200, SSE)
+    bench.relay.on_data(EVENT)
+    for _ in range(beats[1]):
+        bench.after(16.0)
+    bench.relay.on_data(EVENT)
+    bench.relay.on_data(LAST + DONE)
+    assert bench.exchange.out.count(HEARTBEAT) == sum(beats)
+    comment_open, found = False, []
+    for read in bench.exchange.out:
+        blocks = read.strip().split(b"\n\n")
+        found += blocks[1:] if comment_open else blocks  # what is glued to the comment belongs to it
+        comment_open = blocks[-1].startswith(b":") and len(blocks) == 1
+    events = [block for block in found if not block.startswith(b":")]
+    assert events == [event for event in (EVENT * 2 + LAST + DONE).split(b"\n\n") if event]
 
 
 @pytest.mark.parametrize(

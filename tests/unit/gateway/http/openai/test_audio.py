@@ -82,6 +82,14 @@ def test_what_is_refused_of_a_form(parts: list[bytes], param: str | None, kind: 
     assert (caught.value.param, caught.value.kind) == (param, kind)
 
 
+def test_a_running_count_beside_the_whole_one_is_dropped() -> None:
+    asked = [part("stream", "true"), part("stream_continuous_usage_stats", "true"), part("stream_include_usage", "true")]
+    for parts in (asked, asked[::-1]):
+        document, _ = heard(part("model", "m"), RECORDING, *parts)
+        assert "stream_continuous_usage_stats" not in document
+        assert document["stream_options"] == {"include_usage": True}
+
+
 def test_a_form_that_is_cut_is_refused() -> None:
     body, content_type = written_form([("model", "m")], "audio.wav", b"x" * 100)
     with pytest.raises(Fault, match="last boundary"):
