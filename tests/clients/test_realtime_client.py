@@ -10,6 +10,9 @@ from backends.simengine import SimEngine, SimSettings
 from tests.clients.test_clients import HERE, NEWEST, QUIET, WITHIN_S
 from tests.gateway_harness import gateway
 
+REALTIME = "openai_realtime"
+"""The program of this client, which has no chats."""
+
 pytestmark = pytest.mark.client
 
 
@@ -23,7 +26,7 @@ async def test_the_official_realtime_client_runs_unmodified() -> None:
             "OPENAI_API_KEY": served.keys["acme"],
             "CLIENT_MODEL": "ears",
         }
-        command = [str(NEWEST / "bin" / "python"), str(HERE / "run_program.py"), str(HERE / "programs" / "openai_realtime.py")]
+        command = [str(NEWEST / "bin" / "python"), str(HERE / "run_program.py"), str(HERE / "programs" / f"{REALTIME}.py")]
         child = await asyncio.create_subprocess_exec(
             *command, env=environment, cwd=HERE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )

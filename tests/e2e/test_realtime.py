@@ -450,6 +450,7 @@ async def test_a_caller_that_answers_no_ping_is_gone() -> None:
 @pytest.mark.parametrize(
     ("line", "other"),
     [
+        ("HTTP/1.1", "HTTP/1.0"),
         ("connection: Upgrade", "connection: keep-alive"),
         ("upgrade: websocket", "upgrade: h2c"),
         ("upgrade: websocket", "upgrade: h2c, websocket"),
@@ -457,7 +458,7 @@ async def test_a_caller_that_answers_no_ping_is_gone() -> None:
         ("sec-websocket-version: 13", "sec-websocket-version: 12"),
         ("host: x", "host: x\r\ntransfer-encoding: chunked"),
     ],
-    ids=["no-option", "another-protocol", "two-protocols", "twice", "version", "body"],
+    ids=["http-1-0", "no-option", "another-protocol", "two-protocols", "twice", "version", "body"],
 )
 async def test_half_a_handshake_opens_no_session(line: str, other: str) -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY]) as running:

@@ -404,7 +404,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._parser.feed_data(head_without_offer)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._broken("")
-        if self._exchange is not None and offers_websocket(self._head_so_far):
+        if self._exchange is not None and not self.speaks_1_0 and offers_websocket(self._head_so_far):
             self._exchange.head.headers.update({b"upgrade": b"websocket", b"connection": b"upgrade"})  # the one offer that a route takes
         self._after_feed()
 
