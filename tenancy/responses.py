@@ -171,9 +171,13 @@ class ResponseSealer:
 
     def seal(self, stored: StoredResponse) -> bytes:
         """What is kept of a Response, sealed."""
+        return self.sealed(stored.tenant, stored.id, stored.response, stored.items)
+
+    def sealed(self, tenant: str, name: str, first: bytes, second: bytes) -> bytes:
+        """Two texts of a tenant, sealed under a name that `opened` has to give."""
         nonce = self._entropy(NONCE_BYTES)
-        packed = _pack(_Sealable(stored.response, stored.items))
-        return FORMAT + nonce + self._cipher(self.kid, stored.tenant).encrypt(nonce, packed, _bound_to(stored.tenant, stored.id))
+        packed = _pack(_Sealable(first, second))
+        return FORMAT + nonce + self._cipher(self.kid, tenant).encrypt(nonce, packed, _bound_to(tenant, name))
 
     def opened(self, sealed: bytes, kid: str, tenant: str, response_id: str) -> tuple[bytes, bytes] | None:
         """The Response and its input; None where the bytes were sealed with another pepper, for another Response, or are damaged.

@@ -38,6 +38,7 @@ from policies.prompts.prompt import RegisteredPrompt, prompt_of
 from policies.prompts.schema import PromptDocument
 from policies.schema import PolicyDocument
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Contents, Organisation, Project, Tenant
+from tenancy.conversations import ConversationStore
 from tenancy.directory import Directory
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, Pepper, digest_of, mint
 from tenancy.limits import Limit
@@ -146,6 +147,7 @@ async def gateway(
     base_dir: Path | None = None,
     files: FileService | None = None,
     responses: ResponseStore | None = None,
+    conversations: ConversationStore | None = None,
     **sections: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve in front of `engines` (their URLs) on a free loopback port."""
@@ -182,6 +184,7 @@ async def gateway(
         observe=observe,
         log_defect=lambda error, _: defects.append(error),
         responses=responses,
+        conversations=conversations,
     )
     await detectors.prepare()
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)

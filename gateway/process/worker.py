@@ -253,6 +253,7 @@ class _Worker:
             detectors=self._detectors,
             files=files.service,
             responses=stores.responses,
+            conversations=stores.conversations,
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)

@@ -61,6 +61,7 @@ from routing.output_length import OutputLengths
 from routing.prefix.chain import generation
 from routing.room import HEADROOM
 from routing.schedule import Route
+from tenancy.conversations import ConversationStore
 from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
 from tenancy.keys import Pepper
@@ -159,6 +160,7 @@ def deps_for(
     detectors: GuardDetectors | None = None,
     files: FileService | None = None,
     responses: ResponseStore | None = None,
+    conversations: ConversationStore | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -167,6 +169,7 @@ def deps_for(
         answers: the answer cache, where it is not one in memory.
         detectors: built here; for a caller that prepares and closes them.
         responses: where Responses are stored; None for nowhere.
+        conversations: where conversations are kept; None for nowhere.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -250,6 +253,7 @@ def deps_for(
         personal_detectors=personal_detectors(settings),
         files=files,
         responses=responses,
+        conversations=conversations,
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)

@@ -29,6 +29,7 @@ from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
 from gateway.sync.revocations import PendingRevocations
 from policies.yaml.problems import ConfigError, Problem
 from tenancy.audit import Entry, canonical
+from tenancy.conversations import ConversationStore
 from tenancy.directory_ports import DirectorySource
 from tenancy.journal import JournalAway
 from tenancy.keys import Pepper
@@ -37,6 +38,7 @@ from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import (
     SqlAdapterStore,
     SqlCachePurges,
+    SqlConversations,
     SqlDirectory,
     SqlJournal,
     SqlMemberStore,
@@ -50,7 +52,6 @@ from tenancy.stores.sql import (
     migrate,
     open_engine,
 )
-from tenancy.stores.sql.transaction import SqlConnections
 from tenancy.stores.under_way import InFlightLog
 from tenancy.stores.wal import Wal
 from tenancy.usage import SpendReader
@@ -65,7 +66,6 @@ __all__ = [
     "directory_watch_for",
     "open_stores",
     "prepare_store",
-    "responses_on",
     "stores_on",
     "usage_writer_for",
 ]
@@ -88,6 +88,8 @@ class Stores:
     rollouts: RolloutStore
     responses: ResponseStore | None
     """Stored Responses; None in a process that serves no requests."""
+    conversations: ConversationStore | None
+    """Conversations; None as before."""
     close: Callable[[], Awaitable[None]]
 
 
@@ -159,11 +161,11 @@ async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
     await PolicyCopy(settings.policies_copy, versions).follow()
 
 
-def stores_on(engine: AsyncEngine, responses: ResponseStore | None = None) -> Stores:
+def stores_on(engine: AsyncEngine, responses: ResponseStore | None = None, conversations: ConversationStore | None = None) -> Stores:
     """The stores of one database, over the connections of `engine`."""
     members, adapters = SqlMemberStore(engine), SqlAdapterStore(engine)
     purges, spend, rollouts = SqlCachePurges(engine), SqlSpendReader(engine), SqlRolloutStore(engine)
-    return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, responses, engine.dispose)
+    return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, responses, conversations, engine.dispose)
 
 
 def open_stores(settings: Settings, pepper: Pepper) -> Stores:
@@ -172,7 +174,8 @@ def open_stores(settings: Settings, pepper: Pepper) -> Stores:
     own = open_engine(
         settings.sql_url, RESPONSE_CONNECTIONS
     )  # so that requests and what keeps the worker current never wait for each other
-    stores = stores_on(engine, responses_on(own, settings, pepper))
+    sealer = _sealer(settings, pepper)
+    stores = stores_on(engine, SqlResponses(own, sealer, time.time), SqlConversations(own, sealer, time.time))
 
     async def close() -> None:
         await engine.dispose()
@@ -181,11 +184,10 @@ def open_stores(settings: Settings, pepper: Pepper) -> Stores:
     return replace(stores, close=close)
 
 
-def responses_on(connections: SqlConnections, settings: Settings, pepper: Pepper) -> SqlResponses:
-    """The stored Responses of a database. Raises SecretError: the pepper of before is configured and missing."""
+def _sealer(settings: Settings, pepper: Pepper) -> ResponseSealer:
+    """What seals the state that callers store. Raises SecretError: the pepper of before is configured and missing."""
     former = read_former_pepper(settings)
-    sealer = ResponseSealer([pepper] if former is None else [pepper, former], secrets.token_bytes)
-    return SqlResponses(connections, sealer, time.time)
+    return ResponseSealer([pepper] if former is None else [pepper, former], secrets.token_bytes)
 
 
 def directory_watch_for(settings: Settings, stores: Stores, pepper: Pepper) -> DirectoryWatch:

@@ -5,6 +5,7 @@ from tenancy.stores.sql.adapters import SqlAdapterStore
 from tenancy.stores.sql.alerts import SqlAlerts
 from tenancy.stores.sql.batches import SqlBatches
 from tenancy.stores.sql.cache_purges import SqlCachePurges
+from tenancy.stores.sql.conversations import SqlConversations
 from tenancy.stores.sql.directory import SqlDirectory
 from tenancy.stores.sql.files import SqlFiles
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
@@ -23,6 +24,7 @@ __all__ = [
     "SqlBatches",
     "SqlCachePurges",
     "SqlChange",
+    "SqlConversations",
     "SqlDirectory",
     "SqlFiles",
     "SqlJournal",

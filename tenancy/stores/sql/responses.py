@@ -8,7 +8,7 @@ at its row.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.clock import WallClock
 from domain.identity import TenantId
+from tenancy.conversations import AddedItems
 from tenancy.responses import (
     CHAT_PREFIX,
     MAX_CHAIN_BYTES,
@@ -30,6 +31,13 @@ from tenancy.responses import (
     StoredResponse,
 )
 from tenancy.stores.sql.schema import cache_purge, metadata, retired_tenant
+from tenancy.stores.sql.schema_conversations import (
+    conversation,
+    conversation_is_of,
+    conversations_of_users,
+    forgotten_conversations,
+    remove_conversations,
+)
 from tenancy.stores.sql.transaction import SqlConnections
 
 READ_WITHIN_S: Final = 5.0
@@ -69,7 +77,7 @@ stored_bytes = sa.Table(
     sa.Column("tenant", sa.String(63), primary_key=True),
     sa.Column("bytes", sa.BigInteger, nullable=False),
 )
-"""The sum of `stored_response.bytes` of each tenant."""
+"""The sum of `stored_response.bytes` of each tenant, and of the bytes of its conversations."""
 
 log = structlog.get_logger("tidegate.responses")
 
@@ -89,38 +97,23 @@ class SqlResponses:
 
     async def add(self, new: StoredResponse, max_bytes: int) -> None:
         sealed = self._sealer.seal(new)
-        async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
-            if await _erased(connection, new):
+        async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
+            if await erased(connection, new):
                 return
-            if not await _take_room(connection, new.tenant, len(sealed), max_bytes):
-                past = _is_of(new.tenant) & (stored_response.c.expires_unix <= self._wall())
-                await _remove(connection, past)
-                if not await _take_room(connection, new.tenant, len(sealed), max_bytes):
+            if not await take_room(connection, new.tenant, len(sealed), max_bytes):
+                await remove_past(connection, new.tenant, self._wall())
+                if not await take_room(connection, new.tenant, len(sealed), max_bytes):
                     raise NoRoomForResponses
-            await connection.execute(
-                sa.insert(stored_response).values(
-                    tenant=new.tenant,
-                    id=new.id,
-                    previous=new.previous,
-                    turn=new.turn,
-                    bytes_before=new.bytes_before,
-                    created_unix=new.created_unix,
-                    expires_unix=new.expires_unix,
-                    end_user=new.end_user,
-                    kid=self._sealer.kid,
-                    bytes=len(sealed),
-                    sealed=sealed,
-                )
-            )
+            await insert_response(connection, new, sealed, self._sealer.kid)
 
     async def get(self, tenant: TenantId, response_id: str) -> StoredResponse | None:
         wanted = sa.select(stored_response).where(self._is(tenant, response_id))
-        async with _away(READ_WITHIN_S), self._engine.connect() as connection:
+        async with away(READ_WITHIN_S), self._engine.connect() as connection:
             row = (await connection.execute(wanted)).mappings().first()
         return None if row is None else self._opened(row)
 
     async def chain(self, tenant: TenantId, response_id: str) -> ResponseChain | None:
-        async with _away(READ_WITHIN_S), self._engine.connect() as connection:
+        async with away(READ_WITHIN_S), self._engine.connect() as connection:
             rows = (await connection.execute(self._path_to(tenant, response_id))).mappings().all()
         if not rows:
             return None
@@ -151,14 +144,14 @@ class SqlResponses:
         return sa.select(stored_response).where(_is_of(tenant)).join(path, column.id == path.c.id).order_by(column.turn)
 
     async def remove(self, tenant: TenantId, response_id: str) -> bool:
-        async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+        async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
             return await _remove(connection, self._is(tenant, response_id)) > 0
 
     async def chats(self, tenant: TenantId, after: str, limit: int, *, newest_first: bool) -> list[StoredResponse] | None:
         column = stored_response.c
         wanted = _is_of(tenant) & sa.text(_CHATS) & (column.expires_unix > self._wall())
         place = sa.tuple_(column.created_unix, column.id)
-        async with _away(READ_WITHIN_S), self._engine.connect() as connection:
+        async with away(READ_WITHIN_S), self._engine.connect() as connection:
             if after:
                 last = (await connection.execute(sa.select(column.created_unix, column.id).where(wanted, column.id == after))).one_or_none()
                 if last is None:
@@ -174,12 +167,12 @@ class SqlResponses:
     async def replace(self, stored: StoredResponse, max_bytes: int) -> bool:
         sealed = self._sealer.seal(stored)
         column = stored_response.c
-        async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+        async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
             here = self._is(stored.tenant, stored.id)
             had = await connection.scalar(sa.select(column.bytes).where(here).with_for_update())
             if had is None:
                 return False
-            if not await _take_room(connection, stored.tenant, len(sealed) - had, max_bytes):
+            if not await take_room(connection, stored.tenant, len(sealed) - had, max_bytes):
                 raise NoRoomForResponses
             changed = {"sealed": sealed, "bytes": len(sealed), "kid": self._sealer.kid}
             await connection.execute(sa.update(stored_response).where(here).values(changed))
@@ -212,8 +205,12 @@ class SqlResponseKeeper:
         of_user = _is_of(tenant) & stored_response.c.end_user.in_(end_users)
         if before_unix is not None:
             of_user &= stored_response.c.created_unix < before_unix
+        in_conversations = conversations_of_users(tenant, list(end_users), before_unix)
         async with self._engine.begin() as connection:
-            return await _remove(connection, of_user)
+            count, sums = await remove_conversations(connection, in_conversations)
+            count += await _remove(connection, of_user)
+            await give_room(connection, sums)
+            return count
 
     async def sweep(self) -> int:
         column, retired = stored_response.c, sa.select(retired_tenant.c.name)
@@ -221,26 +218,64 @@ class SqlResponseKeeper:
         for past in (column.expires_unix <= self._wall(), column.tenant.in_(retired)):
             while True:
                 some = sa.select(column.tenant, column.id).where(past).limit(SWEPT_AT_ONCE)
-                async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+                async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
                     count = await _remove(connection, sa.tuple_(column.tenant, column.id).in_(some))
                 removed += count
                 if count < SWEPT_AT_ONCE:
                     break
-        async with _away(WRITE_WITHIN_S), self._engine.begin() as connection:
+        removed += await self._sweep_conversations()
+        async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
             await connection.execute(sa.delete(stored_bytes).where(stored_bytes.c.tenant.in_(retired), stored_bytes.c.bytes <= 0))
         return removed
+
+    async def _sweep_conversations(self) -> int:
+        column, retired = conversation.c, sa.select(retired_tenant.c.name)
+        past = sa.or_(column.expires_unix <= self._wall(), column.tenant.in_(retired))
+        some = sa.select(column.tenant, column.id).where(past).limit(SWEPT_AT_ONCE)
+        removed = 0
+        while True:
+            async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
+                count, sums = await remove_conversations(connection, sa.tuple_(column.tenant, column.id).in_(some))
+                await give_room(connection, sums)
+            removed += count
+            if not count:
+                return removed
 
 
 def forgotten_responses(tenant: TenantId) -> tuple[sa.Delete, ...]:
     """What removes all Responses of a tenant that is being deleted, in its transaction."""
-    return sa.delete(stored_response).where(_is_of(tenant)), sa.delete(stored_bytes).where(stored_bytes.c.tenant == tenant)
+    stored = sa.delete(stored_response).where(_is_of(tenant)), sa.delete(stored_bytes).where(stored_bytes.c.tenant == tenant)
+    return *forgotten_conversations(tenant), *stored
 
 
 def _is_of(tenant: TenantId) -> "sa.ColumnElement[bool]":
     return stored_response.c.tenant == tenant
 
 
-async def _erased(connection: AsyncConnection, new: StoredResponse) -> bool:
+async def insert_response(connection: AsyncConnection, new: StoredResponse, sealed: bytes, kid: str) -> None:
+    """Insert a Response whose bytes are counted already.
+
+    Args:
+        kid: the id of the pepper that sealed it.
+    """
+    await connection.execute(
+        sa.insert(stored_response).values(
+            tenant=new.tenant,
+            id=new.id,
+            previous=new.previous,
+            turn=new.turn,
+            bytes_before=new.bytes_before,
+            created_unix=new.created_unix,
+            expires_unix=new.expires_unix,
+            end_user=new.end_user,
+            kid=kid,
+            bytes=len(sealed),
+            sealed=sealed,
+        )
+    )
+
+
+async def erased(connection: AsyncConnection, new: StoredResponse | AddedItems) -> bool:
     """Whether the tenant was deleted, or its end user erased, since the Response began."""
     gone: sa.ColumnElement[bool] = sa.exists().where(retired_tenant.c.name == new.tenant)
     if new.end_user:
@@ -259,7 +294,7 @@ async def _erased(connection: AsyncConnection, new: StoredResponse) -> bool:
     return bool(await connection.scalar(sa.select(gone)))
 
 
-async def _take_room(connection: AsyncConnection, tenant: TenantId, size: int, max_bytes: int) -> bool:
+async def take_room(connection: AsyncConnection, tenant: TenantId, size: int, max_bytes: int) -> bool:
     """Count more bytes of a tenant; False, and nothing is counted, where they are too many."""
     column = stored_bytes.c
     if size > max_bytes:
@@ -276,10 +311,22 @@ async def _remove(connection: AsyncConnection, where: "sa.ColumnElement[bool]") 
     """Remove Responses, and their bytes from the sums; returns how many there were."""
     column = stored_response.c
     gone = (await connection.execute(sa.delete(stored_response).where(where).returning(column.tenant, column.bytes))).all()
-    for tenant, size in sorted(_sums(gone).items()):  # in order, so that two of these never wait for each other
-        counted = stored_bytes.c
-        await connection.execute(sa.update(stored_bytes).where(counted.tenant == tenant).values(bytes=counted.bytes - size))
+    await give_room(connection, _sums(gone))
     return len(gone)
+
+
+async def remove_past(connection: AsyncConnection, tenant: TenantId, now_unix: float) -> None:
+    """Remove what a tenant has that is past its time, conversations and Responses."""
+    _, sums = await remove_conversations(connection, conversation_is_of(tenant) & (conversation.c.expires_unix <= now_unix))
+    await _remove(connection, _is_of(tenant) & (stored_response.c.expires_unix <= now_unix))
+    await give_room(connection, sums)
+
+
+async def give_room(connection: AsyncConnection, sums: Mapping[str, int]) -> None:
+    """Subtract bytes from the sums of tenants."""
+    counted = stored_bytes.c
+    for tenant, size in sorted(sums.items()):  # in order, so that two of these never wait for each other
+        await connection.execute(sa.update(stored_bytes).where(counted.tenant == tenant).values(bytes=counted.bytes - size))
 
 
 def _sums(rows: Iterable[Any]) -> Counter[str]:
@@ -290,7 +337,7 @@ def _sums(rows: Iterable[Any]) -> Counter[str]:
 
 
 @contextlib.asynccontextmanager
-async def _away(within_s: float) -> AsyncIterator[None]:
+async def away(within_s: float) -> AsyncIterator[None]:
     """Raise ResponsesAway for whatever the database raises, and where it takes longer."""
     try:
         async with asyncio.timeout(within_s):
