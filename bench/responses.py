@@ -1,4 +1,5 @@
-"""What stored Responses cost the request path: the read of a conversation, the write of its next turn, and the room that they take.
+"""What stored Responses cost the request path: the read of a conversation, the write of its next turn, and the room that they take. Behind
+it the same for a conversation of the Conversations API.
 
 `python -m bench.responses [--postgres URL]`; medians over `--rounds`, in one process, with the database on this machine. Each turn has 2 KB
 of input and 2 KB of output. Without `--postgres`, a server is started from its package for the time of the run.
@@ -14,9 +15,10 @@ from statistics import median
 import sqlalchemy as sa
 
 from domain.identity import TenantId
+from tenancy.conversations import AddedItems, Conversation, ConversationItem
 from tenancy.keys import Pepper
 from tenancy.responses import ResponseChain, ResponseSealer, StoredResponse
-from tenancy.stores.sql import SqlResponses, migrate, open_engine
+from tenancy.stores.sql import SqlConversations, SqlResponses, migrate, open_engine
 from tenancy.stores.sql.responses import stored_response
 from tests.databases import postgres_server
 
@@ -72,6 +74,33 @@ async def measured(url: str, rounds: int) -> None:
     await engine.dispose()
 
 
+async def measured_conversations(url: str, rounds: int) -> None:
+    """Print the figures of conversations in one database, after `measured`."""
+    engine = open_engine(url)
+    store = SqlConversations(engine, ResponseSealer([Pepper("bench", b"b" * 32)], os.urandom), time.time)
+    now = time.time()
+    wrote: list[float] = []
+    for turns in TURNS:
+        name = f"conv_{turns}"
+        await store.create(Conversation(id=name, tenant=TENANT, created_unix=now, expires_unix=now + 86_400), [], ROOM)
+        for number in range(turns):
+            items = [ConversationItem(f"{kind}_{number}", b'{"type":"message","text":"%b"}' % TEXT) for kind in ("in", "out")]
+            added = AddedItems(conversation=name, tenant=TENANT, created_unix=now, items=items)
+            begun = time.perf_counter()
+            await store.append_answer(added, ROOM, turn(f"{name}_{number}", None))
+            wrote.append(time.perf_counter() - begun)
+        read: list[float] = []
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            whole = await store.read(TENANT, name)
+            read.append(time.perf_counter() - begun)
+            assert whole is not None
+            assert len(whole.items) == 2 * turns
+        print(f"  read a conversation of {turns} turns: {median(read) * 1e3:.2f} ms")
+    print(f"  add a turn with its Response: {median(wrote) * 1e3:.2f} ms")
+    await engine.dispose()
+
+
 def main() -> None:
     """Measure both databases."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -79,12 +108,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measured(f"sqlite:///{folder}/bench.db", args.rounds))
+        asyncio.run(_both(f"sqlite:///{folder}/bench.db", args.rounds))
     if args.postgres:
-        asyncio.run(measured(args.postgres, args.rounds))
+        asyncio.run(_both(args.postgres, args.rounds))
         return
     with postgres_server() as server:
-        asyncio.run(measured(server.get_uri(), args.rounds))
+        asyncio.run(_both(server.get_uri(), args.rounds))
+
+
+async def _both(url: str, rounds: int) -> None:
+    await measured(url, rounds)
+    await measured_conversations(url, rounds)
 
 
 if __name__ == "__main__":

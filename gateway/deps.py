@@ -50,6 +50,7 @@ from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet
 from routing.output_length import OutputLengths
 from routing.schedule import Route
+from tenancy.conversations import ConversationStore
 from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
 from tenancy.ports import Counters
@@ -244,6 +245,8 @@ class Deps:
     """Stored Responses; None where none are stored."""
     background: BackgroundRuns | None = None
     """The Responses in the background; None where there are none."""
+    conversations: ConversationStore | None = None
+    """Conversations of the Conversations API; None where none are kept."""
     full_of_responses: dict[TenantId, float] = field(default_factory=dict)
     """Until when no Response of a tenant is stored, which had no room for one (`gateway.request.response_state`)."""
     images: ImageFetcher = field(default_factory=ImageFetcher)

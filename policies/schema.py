@@ -97,12 +97,12 @@ class ResponsesPolicy(Strict):
     """Whether Responses of `/v1/responses` are stored, and for how long."""
 
     store: bool = Field(default=True, description="Whether a Response is stored whose request does not say so with `store`.")
-    keep_days: int = Field(default=30, ge=1, le=3650, description="Days that a Response is kept for; then it is deleted.")
+    keep_days: int = Field(default=30, ge=1, le=3650, description="Days that a Response or a conversation is kept for; then it is deleted.")
     max_bytes: int = Field(
         default=256 * 1024**2,
         ge=1024**2,
         le=1024**4,
-        description="Bytes that all stored Responses of the tenant take together, at most.",
+        description="Bytes that all stored Responses and conversations of the tenant take together, at most.",
     )
     max_background: int = Field(
         default=20, ge=0, le=1000, description="Responses in the background of the tenant that are under way at once, at most."
@@ -181,8 +181,8 @@ class Treatment(Strict):
     )
     responses: ResponsesPolicy | None = Field(
         default=None,
-        description="Whether Responses of `/v1/responses` are stored, so that they can be continued and read; inherited as a whole. Null: "
-        "never, whatever a request asks for. See docs/reference/responses-state.md.",
+        description="Whether Responses of `/v1/responses` are stored, so that they can be continued and read, and conversations are "
+        "kept; inherited as a whole. Null: never, whatever a request asks for. See docs/reference/responses-state.md.",
     )
     guards: GuardPolicy | None = Field(
         default=None,

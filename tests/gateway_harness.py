@@ -39,6 +39,7 @@ from policies.prompts.prompt import RegisteredPrompt, prompt_of
 from policies.prompts.schema import PromptDocument
 from policies.schema import PolicyDocument
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Contents, Organisation, Project, Tenant
+from tenancy.conversations import ConversationStore
 from tenancy.directory import Directory
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, Pepper, digest_of, mint
 from tenancy.limits import Limit
@@ -148,6 +149,7 @@ async def gateway(
     files: FileService | None = None,
     responses: ResponseStore | None = None,
     background: BackgroundRuns | None = None,
+    conversations: ConversationStore | None = None,
     **sections: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve in front of `engines` (their URLs) on a free loopback port."""
@@ -185,6 +187,7 @@ async def gateway(
         log_defect=lambda error, _: defects.append(error),
         responses=responses,
         background=background,
+        conversations=conversations,
     )
     await detectors.prepare()
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)

@@ -30,6 +30,9 @@ from gateway.http.translations import COUNTS, TRANSLATED, Translations, speaks_m
 from gateway.http.unserved import INSTEAD, instead_of
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
+from gateway.request.conversations import BELOW as ONE_CONVERSATION
+from gateway.request.conversations import PATH as CONVERSATIONS
+from gateway.request.conversations import conversation_handler, is_of_conversations
 from gateway.request.count_tokens import count_tokens
 from gateway.request.guard_texts import JUDGEMENTS
 from gateway.request.own_key import own_lines, usages_of
@@ -104,7 +107,7 @@ class DataPort:
                 return
             path, deployment = usual(head.path)
             known = path in INFERENCE or path in OWN or path in TRANSLATED
-            if known or path.startswith((ONE_MODEL, ONE_RESPONSE, ONE_CHAT)) or is_stored(path):
+            if known or path.startswith((ONE_MODEL, ONE_RESPONSE, ONE_CHAT, CONVERSATIONS)) or is_stored(path):
                 head = exchange.head = structs.replace(head, path=path, deployment=deployment)
                 endpoint = INFERENCE.get(path)
             exchange.translation = self._translations.of(head)
@@ -173,15 +176,15 @@ class DataPort:
         path, method = head.path, head.method
         below = path.startswith((ONE_RESPONSE, ONE_CHAT)) and path not in OWN and path not in INSTEAD
         if method != "OPTIONS":
-            of_stored = handler_of(head) if below and path.startswith(ONE_RESPONSE) else chat_handler(head)
+            of_stored = handler_of(head) if below and path.startswith(ONE_RESPONSE) else chat_handler(head) or conversation_handler(head)
             if of_stored is not None:
                 return lambda exchange, story: of_stored(exchange, story, self._deps)
         stored = is_stored(path)
         known = path in INFERENCE or path in OWN or path in TRANSLATED or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
-        known = known or (method == "OPTIONS" and below)
+        known = known or (method == "OPTIONS" and (below or is_of_conversations(path)))
         if not (known or stored):
             hint = instead_of(path) or "Routes are listed in docs/reference/api.md."
-            if "/v1" + path in (*INFERENCE, *TRANSLATED, *OWN, *STORED):
+            if "/v1" + path in (*INFERENCE, *TRANSLATED, *OWN, *STORED, CONVERSATIONS):
                 hint = "Set base_url to end in /v1."
             elif path.startswith("/v1/v1/"):
                 hint = "The client adds /v1 itself: set its base URL to end before it."
@@ -272,7 +275,7 @@ class DataPort:
             )
         story.settled.status = 204
         requested_headers = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
-        deletes = exchange.head.path.startswith((ONE_RESPONSE, ONE_CHAT, *STORED))
+        deletes = exchange.head.path.startswith((ONE_RESPONSE, ONE_CHAT, ONE_CONVERSATION, *STORED))
         headers = (
             (b"x-request-id", story.request_id.encode("ascii")),
             (b"x-tidegate-request-id", story.gateway_id.encode("ascii")),

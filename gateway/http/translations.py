@@ -60,17 +60,16 @@ class Translations:
         if path == MESSAGES:
             return Endpoint.CHAT, MessagesTranslation(self._signer, self._wall).request(body)
         if path == RESPONSES:
-            chat = self._responses(path).request(body)
+            translation = self._responses(path)
+            chat = translation.request(body)
             if not chat:
-                param = "previous_response_id"
-                message = (
-                    f"A request that continues a stored Response cannot be supposed: send the whole conversation in place of '{param}'."
-                )
+                param = translation.names_earlier
+                message = f"A request that continues what is stored cannot be supposed: send the whole conversation in place of '{param}'."
                 raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=param)
             return Endpoint.CHAT, chat
         return Endpoint(path), body
 
-    def _responses(self, path: str, *, behind_prompt: bool = False) -> Translation:
+    def _responses(self, path: str, *, behind_prompt: bool = False) -> ResponsesTranslation:
         made = ResponsesTranslation if path == RESPONSES else InputTokensTranslation
         new_id = self._new_id
         return made(lambda: int(self._wall()), lambda: new_id().removeprefix("req-").replace("-", ""), behind_prompt=behind_prompt)

@@ -26,7 +26,6 @@ INSTEAD: Final = {
     "/v1/complete": "The old text completions of this API are not served: use /v1/messages.",
     "/v1/messages/batches": "Batches of messages are not served: send each message by itself.",
     "/v1/responses/compact": "Conversations are not compacted here: shorten the conversation in the client.",
-    "/v1/conversations": "Conversations are not served: continue a stored Response by previous_response_id, or send the whole as 'input'.",
     "/v1/realtime": "Of realtime sessions, the WebSocket /v1/realtime?model=… is served, with the key of the gateway itself.",
     "/v1/audio": "Of audio, /v1/audio/transcriptions, /v1/audio/translations and /v1/audio/speech are served.",
 }

@@ -255,6 +255,7 @@ class _Worker:
             files=files.service,
             responses=stores.responses,
             background=background_runs_for(stores),
+            conversations=stores.conversations,
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)

@@ -6,7 +6,7 @@ asked here at all: docs/explanation/decisions/0020-state-of-responses.md.
 """
 
 import re
-from typing import Final
+from typing import Final, NoReturn
 
 from domain import retry_after
 from domain.ask import Ask
@@ -15,11 +15,13 @@ from domain.identity import Caller, TenantId
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.translation import Translation
+from gateway.http.openai.checks import shown
 from gateway.http.openai.stored_chats import StoredChat, wants_storing
 from gateway.http.responses import ResponsesTranslation
 from gateway.story import Story
 from policies.compile import TenantPolicy
 from policies.schema import ResponsesPolicy
+from tenancy.conversations import MOST_CONVERSATION_ITEMS, ConversationStore, WholeConversation
 from tenancy.responses import (
     CHAT_PREFIX,
     MAX_CHAIN_BYTES,
@@ -27,6 +29,7 @@ from tenancy.responses import (
     MAX_TURNS,
     ConversationTooLong,
     NoRoomForResponses,
+    ResponseChain,
     ResponsesAway,
     ResponseStore,
 )
@@ -57,45 +60,95 @@ def store_of(deps: Deps) -> ResponseStore:
     return deps.responses
 
 
+def conversations_of(deps: Deps) -> ConversationStore:
+    """The store of conversations. Raises Fault: STATE_UNAVAILABLE where this gateway has none."""
+    if deps.conversations is None:
+        raise state_away(ResponsesAway("no store is configured"), deps)
+    return deps.conversations
+
+
 async def continuing(translation: Translation, exchange: Exchange, caller: Caller, policy: TenantPolicy | None, deps: Deps) -> bytes:
-    """The body of the chat for a request that continues an earlier Response of its tenant. One read of the store, with bounds.
+    """The body of the chat for a request that continues an earlier Response of its tenant, or a conversation. One read of the store, with
+    bounds.
 
     Raises:
         Fault: INVALID_VALUE with the code `previous_response_not_found`, or where the conversation is too long to be continued;
-            STATE_UNAVAILABLE; BODY_TOO_LARGE or OVERLOADED for a conversation that is larger than a request may be; as `request` of the
-            translation.
+            RESPONSE_NOT_FOUND for a conversation; STATE_UNAVAILABLE; BODY_TOO_LARGE or OVERLOADED for a conversation that is larger than a
+            request may be; as `request` of the translation.
     """
     assert isinstance(translation, ResponsesTranslation)
     name = translation.earlier
     try:
-        before = await store_of(deps).chain(caller.tenant, name) if is_id(name) and not name.startswith(CHAT_PREFIX) else None
+        if translation.conversation:
+            chat = translation.within(await _whole(name, caller.tenant, deps))
+        else:
+            chat = translation.continuing(await _chain(name, caller.tenant, deps))
+    except ResponsesAway as error:
+        raise state_away(error, deps) from None
+    exchange.grow(len(chat), None if policy is None else policy.widest_caps.body_bytes)
+    return chat
+
+
+async def _chain(name: str, tenant: TenantId, deps: Deps) -> ResponseChain:
+    """The conversation that ends with a Response. Raises Fault, ResponsesAway."""
+    try:
+        before = await store_of(deps).chain(tenant, name) if is_id(name) and not name.startswith(CHAT_PREFIX) else None
     except ConversationTooLong:
         message = f"The conversation has more than {MAX_TURNS} Responses or {MAX_CHAIN_BYTES // 1024**2} MiB. Begin a new one."
         raise Fault(Kind.INVALID_VALUE, message, param="previous_response_id") from None
-    except ResponsesAway as error:
-        raise state_away(error, deps) from None
     if before is None:
         message = (
             "Previous response with this id not found: it, or a Response before it, is not complete, was not stored, has expired or was "
             "deleted. Send the whole conversation as 'input'."
         )
         raise Fault(Kind.INVALID_VALUE, message, param="previous_response_id", code="previous_response_not_found")
-    chat = translation.continuing(before)
-    exchange.grow(len(chat), None if policy is None else policy.widest_caps.body_bytes)
-    return chat
+    return before
+
+
+async def _whole(name: str, tenant: TenantId, deps: Deps) -> WholeConversation:
+    """The items of a conversation. Raises Fault, ResponsesAway."""
+    try:
+        whole = await conversations_of(deps).read(tenant, name) if is_id(name) else None
+    except ConversationTooLong:
+        message = f"The conversation has more than {MOST_CONVERSATION_ITEMS} items or {MAX_CHAIN_BYTES // 1024**2} MiB. Begin a new one."
+        raise Fault(Kind.INVALID_VALUE, message, param="conversation") from None
+    if whole is None:
+        refuse_unknown_conversation(name, "conversation")
+    return whole
+
+
+def refuse_unknown_conversation(name: str, param: str | None = None) -> NoReturn:
+    """Raise RESPONSE_NOT_FOUND for a conversation.
+
+    Args:
+        param: the parameter that names it; None where the path does.
+    """
+    message = f"Conversation with id {shown(name)} not found: it never was here, has expired or was deleted."
+    raise Fault(Kind.RESPONSE_NOT_FOUND, message, param=param)
+
+
+def not_kept(param: str | None = None) -> Fault:
+    """The Fault where the policy keeps no conversations. `param` is as before."""
+    message = "Conversations are not kept here: the policy has no 'responses'. Send the whole conversation as 'input'."
+    return Fault(Kind.NOT_PERMITTED, message, param=param)
 
 
 def decide_storing(translation: Translation, policy: TenantPolicy, tenant: TenantId, deps: Deps) -> None:
-    """Decide whether the request's Response is stored, which its first event says already.
+    """Decide whether the request's Response is stored, which its first event says already, and added to its conversation.
 
     Raises:
-        Fault: QUOTA_SPENT where the tenant had no room a moment ago.
+        Fault: QUOTA_SPENT where the tenant had no room a moment ago; NOT_PERMITTED for a conversation where the policy keeps none.
     """
     if not isinstance(translation, ResponsesTranslation):
         return
     terms = policy.responses if deps.responses is not None and translation.wants_storing(policy.responses) else None
+    appends = policy.responses if translation.wants_appending() else None
+    if appends is None and translation.wants_appending():
+        raise not_kept("conversation")
+    if appends is not None and deps.full_of_responses.get(tenant, 0.0) > deps.clock():
+        raise no_room("conversation")
     _check_room(terms, tenant, deps)
-    translation.store(terms)
+    translation.store(terms, appends)
 
 
 def keep_chat(ask: Ask, exchange: Exchange, policy: TenantPolicy, tenant: TenantId, deps: Deps) -> None:
@@ -116,7 +169,7 @@ def _check_room(terms: ResponsesPolicy | None, tenant: TenantId, deps: Deps) -> 
 
 
 async def keep_response(exchange: Exchange, story: Story, deps: Deps) -> None:
-    """Store the Response or the chat completion whose end is held back, and send the end.
+    """Store the Response or the chat completion whose end is held back, add it to its conversation, and send the end.
 
     Raises:
         Fault: QUOTA_SPENT, STATE_UNAVAILABLE, or INVALID_REPLY for a completion that cannot be stored. What went out of a stream is ended
@@ -124,20 +177,28 @@ async def keep_response(exchange: Exchange, story: Story, deps: Deps) -> None:
     """
     translation, asked = exchange.translation, story.asked
     assert isinstance(translation, ResponsesTranslation | StoredChat)
-    assert translation.terms is not None
     assert asked.caller is not None
     tenant = asked.caller.tenant
+    user = deps.answers.digest_of_user(asked.user) if asked.user else ""
     if isinstance(translation, StoredChat):
         translation.usage = story.attempt.usage
+    param = "store"
     try:
-        new = translation.stored(tenant, story.at_unix, deps.answers.digest_of_user(asked.user) if asked.user else "")
-        await store_of(deps).add(new, translation.terms.max_bytes)
+        new = None if translation.terms is None else translation.stored(tenant, story.at_unix, user)
+        if isinstance(translation, ResponsesTranslation) and translation.appends is not None:
+            param = "conversation"
+            added = translation.added(tenant, story.at_unix, user)
+            await conversations_of(deps).append_answer(added, translation.appends.max_bytes, new)
+        else:
+            assert new is not None
+            assert translation.terms is not None
+            await store_of(deps).add(new, translation.terms.max_bytes)
     except NoRoomForResponses:
         _withhold(exchange, story)
         if len(deps.full_of_responses) >= MOST_FULL:
             deps.full_of_responses.clear()
         deps.full_of_responses[tenant] = deps.clock() + FULL_S
-        raise no_room() from None
+        raise no_room(param) from None
     except ResponsesAway as error:
         _withhold(exchange, story)
         raise state_away(error, deps) from None
@@ -155,7 +216,12 @@ def _withhold(exchange: Exchange, story: Story) -> None:
         story.looked_up.hit = story.looked_up.saved = None
 
 
-def no_room() -> Fault:
-    """The Fault of a tenant whose stored bytes are all taken."""
-    message = "The stored Responses take all the bytes that the policy allows. Delete some, or send the request with 'store': false."
-    return Fault(Kind.QUOTA_SPENT, message, param="store")
+def no_room(param: str = "store") -> Fault:
+    """The Fault of a tenant whose stored bytes are all taken.
+
+    Args:
+        param: the parameter that asks for room; empty for none.
+    """
+    instead = ", or send the request with 'store': false" if param == "store" else ""
+    message = f"What is stored takes all the bytes that the policy allows. Delete some Responses or conversations{instead}."
+    return Fault(Kind.QUOTA_SPENT, message, param=param or None)

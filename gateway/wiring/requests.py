@@ -62,6 +62,7 @@ from routing.output_length import OutputLengths
 from routing.prefix.chain import generation
 from routing.room import HEADROOM
 from routing.schedule import Route
+from tenancy.conversations import ConversationStore
 from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
 from tenancy.keys import Pepper
@@ -161,6 +162,7 @@ def deps_for(
     files: FileService | None = None,
     responses: ResponseStore | None = None,
     background: BackgroundRuns | None = None,
+    conversations: ConversationStore | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -170,6 +172,7 @@ def deps_for(
         detectors: built here; for a caller that prepares and closes them.
         responses: where Responses are stored; None for nowhere.
         background: the Responses in the background of this worker; None for none.
+        conversations: where conversations are kept; None for nowhere.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -255,6 +258,7 @@ def deps_for(
         files=files,
         responses=responses,
         background=background,
+        conversations=conversations,
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)

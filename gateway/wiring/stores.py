@@ -31,6 +31,7 @@ from gateway.sync.revocations import PendingRevocations
 from policies.yaml.problems import ConfigError, Problem
 from tenancy.audit import Entry, canonical
 from tenancy.background import BackgroundStore
+from tenancy.conversations import ConversationStore
 from tenancy.directory_ports import DirectorySource
 from tenancy.journal import JournalAway
 from tenancy.keys import Pepper
@@ -40,6 +41,7 @@ from tenancy.stores.sql import (
     SqlAdapterStore,
     SqlBackgroundResponses,
     SqlCachePurges,
+    SqlConversations,
     SqlDirectory,
     SqlJournal,
     SqlMemberStore,
@@ -92,6 +94,8 @@ class Stores:
     """Stored Responses; None in a process that serves no requests."""
     background: BackgroundStore | None
     """Responses in the background; None as before."""
+    conversations: ConversationStore | None
+    """Conversations; None as before."""
     close: Callable[[], Awaitable[None]]
 
 
@@ -163,11 +167,17 @@ async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
     await PolicyCopy(settings.policies_copy, versions).follow()
 
 
-def stores_on(engine: AsyncEngine, responses: ResponseStore | None = None, background: BackgroundStore | None = None) -> Stores:
+def stores_on(
+    engine: AsyncEngine,
+    responses: ResponseStore | None = None,
+    background: BackgroundStore | None = None,
+    conversations: ConversationStore | None = None,
+) -> Stores:
     """The stores of one database, over the connections of `engine`."""
     members, adapters = SqlMemberStore(engine), SqlAdapterStore(engine)
     purges, spend, rollouts = SqlCachePurges(engine), SqlSpendReader(engine), SqlRolloutStore(engine)
-    return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, responses, background, engine.dispose)
+    of_callers = responses, background, conversations
+    return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, *of_callers, engine.dispose)
 
 
 def open_stores(settings: Settings, pepper: Pepper) -> Stores:
@@ -177,7 +187,8 @@ def open_stores(settings: Settings, pepper: Pepper) -> Stores:
         settings.sql_url, RESPONSE_CONNECTIONS
     )  # so that requests and what keeps the worker current never wait for each other
     sealer = _sealer(settings, pepper)
-    stores = stores_on(engine, SqlResponses(own, sealer, time.time), SqlBackgroundResponses(own, sealer, time.time))
+    kept = SqlBackgroundResponses(own, sealer, time.time), SqlConversations(own, sealer, time.time)
+    stores = stores_on(engine, SqlResponses(own, sealer, time.time), *kept)
 
     async def close() -> None:
         await engine.dispose()
@@ -187,6 +198,7 @@ def open_stores(settings: Settings, pepper: Pepper) -> Stores:
 
 
 def _sealer(settings: Settings, pepper: Pepper) -> ResponseSealer:
+    """What seals the state that callers store. Raises SecretError: the pepper of before is configured and missing."""
     former = read_former_pepper(settings)
     return ResponseSealer([pepper] if former is None else [pepper, former], secrets.token_bytes)
 

@@ -55,7 +55,7 @@ NOT_HERE: Final = {
         r"responses/test_input_tokens.py .*_count": "the test names no model, or a conversation that is stored",
         r"test_responses.py .*_compact(_|$)": "conversations are not compacted",
         r"test_responses.py .*_create_overload_\d": "the test sends no input, which only an earlier response could stand in for",
-        r"test_responses.py .*_create_with_all_params": "`context_management`, `conversation` and hosted tools are refused by name",
+        r"test_responses.py .*_create_with_all_params": "`context_management` and hosted tools are refused by name",
         r"test_completions.py .*_create_with_all_params": "the test sends `best_of: 0`, which is below the API's own bound",
         r"test_models.py .*_delete(_|$)": "models are the operator's",
         r"test_embeddings.py .*_create$": "the client asks for base64 by itself, and its types have numbers alone",

@@ -87,18 +87,24 @@ class ChatMessages(msgspec.Struct, eq=False):
         if text:
             self._append({"role": "system", "content": text})
 
-    def add_earlier(self, items: Iterable[Any]) -> None:
+    def add_earlier(self, items: Iterable[Any], param: str = "previous_response_id") -> None:
         """Add the items of the conversation that the request continues.
+
+        Args:
+            param: the parameter that names it.
 
         Raises:
             Fault: as `add`, for the parameter that names the conversation.
         """
         self.at = EARLIER
         for item in items:
-            self._add_item(item, "previous_response_id")
+            self._add_item(item, param)
 
-    def add(self, items: object) -> None:
+    def add(self, items: object, param: str = "input") -> None:
         """Add the request's `input`, behind which nothing comes.
+
+        Args:
+            param: its name in the request.
 
         Raises:
             Fault: INVALID_VALUE or MISSING_PARAMETER with the path of the field, UNSUPPORTED_PARAMETER for an item that needs the vendor's
@@ -110,11 +116,11 @@ class ChatMessages(msgspec.Struct, eq=False):
             self._join_all()
             return
         if type(items) is not list:
-            refuse_type("a string or an array", items, "input")
+            refuse_type("a string or an array", items, param)
         if not items:
-            refuse("Invalid value for 'input': it is empty.", "input")
+            refuse(f"Invalid value for '{param}': it is empty.", param)
         for self.at, item in enumerate(items):
-            self._add_item(item, f"input[{self.at}]")
+            self._add_item(item, f"{param}[{self.at}]")
         self._join_all()
 
     def _join_all(self) -> None:

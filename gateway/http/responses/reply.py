@@ -181,7 +181,9 @@ class ResponseFrame(msgspec.Struct, eq=False):
     new_id: Callable[[], str]
     id: bytes
     keeps: bool = False
-    """Whether the Response is to be stored."""
+    """Whether the Response is to be stored, or added to its conversation."""
+    unstored: bool = False
+    """Whether only its conversation keeps the answer."""
     answered: bytes = b""
     """The Response with its whole answer, once it has one that is to be stored."""
 
@@ -211,7 +213,8 @@ class ResponseFrame(msgspec.Struct, eq=False):
     def _written(self, status: bytes, completed_at: bytes, details: bytes, answer: ResponseAnswer) -> bytes:
         head = b'{"id":"%b","object":"response","created_at":%d,"status":"%b"' % (self.id, self.created_at, status)
         about = b',"completed_at":%b,"error":%b,"incomplete_details":%b' % (completed_at, answer.error, details)
-        said = b',"model":%b,"output":[%b]%b,"store":%b' % (answer.model, answer.output, answer.usage, b"true" if self.keeps else b"false")
+        stored = b"true" if self.keeps and not self.unstored else b"false"
+        said = b',"model":%b,"output":[%b]%b,"store":%b' % (answer.model, answer.output, answer.usage, stored)
         return b"%b%b%b,%b}" % (head, about, said, self.ask.echo)
 
     def item_id(self, prefix: bytes) -> bytes:

@@ -18,7 +18,6 @@ from gateway.http.responses.items import EARLIER, INSTRUCTIONS, ChatMessages
 from gateway.http.responses.tools import CalledTool, ResponseTools
 
 _REFUSED: Final[Mapping[str, str]] = {
-    "conversation": "continue a Response with 'previous_response_id', or send the whole conversation as 'input'",
     "prompt": "send the prompt's text as 'instructions' and 'input'",
     "context_management": "shorten the conversation yourself",
     "max_tool_calls": "it bounds tools that OpenAI's own servers run, and none do here",
@@ -63,6 +62,7 @@ _OWN: Final = frozenset(
             "include",
         ),
         *("top_logprobs", "store", "background", "truncation", "stream", "stream_options", "previous_response_id"),
+        "conversation",
     }
 )
 """The fields that do not go on under their names."""
@@ -148,15 +148,38 @@ def fields_of(body: bytes) -> dict[str, Any]:
         refuse_type("a string", earlier, "previous_response_id")
     if not earlier:
         refuse("Invalid value for 'previous_response_id': it is empty.", "previous_response_id")
+    if "conversation" in fields:
+        fields["conversation"] = _conversation(fields)
     return fields
 
 
-def translated(fields: Mapping[str, Any], size: int, earlier: Iterable[Any] = ()) -> ResponseAsk:
+def _conversation(fields: Mapping[str, Any]) -> str:
+    """The id of the conversation that a request names, by itself or as an object with an `id`."""
+    named = fields["conversation"]
+    if "previous_response_id" in fields:
+        message = "Mutually exclusive parameters: send 'conversation' or 'previous_response_id', and not both."
+        raise Fault(Kind.INVALID_VALUE, message, param="conversation", code="mutually_exclusive_parameters")
+    if fields.get("background"):
+        _refuse_field("conversation", "a Response in the background adds to none; send it with 'previous_response_id'")
+    where = "conversation"
+    if type(named) is dict:
+        named, where = named.get("id"), "conversation.id"
+        if named is None:
+            raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{where}'.", param=where)
+    if type(named) is not str:
+        refuse_type("a string" if where == "conversation.id" else "a string or an object", named, where)
+    if not named:
+        refuse(f"Invalid value for '{where}': it is empty.", where)
+    return named
+
+
+def translated(fields: Mapping[str, Any], size: int, earlier: Iterable[Any] = (), param: str = "previous_response_id") -> ResponseAsk:
     """The request with these fields.
 
     Args:
         size: the bytes in which it was written, those of the conversation that it continues included.
         earlier: the items of the conversation that it continues.
+        param: the parameter that names the conversation.
 
     Raises:
         Fault: MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
@@ -166,6 +189,8 @@ def translated(fields: Mapping[str, Any], size: int, earlier: Iterable[Any] = ()
     chat: dict[str, Any] = {"model": fields["model"]} if "model" in fields else {}
     echo = dict(_DEFAULTS)
     echo.update({name: fields[name] for name in _ECHOED if name in fields})
+    if "conversation" in fields:
+        echo["conversation"] = {"id": fields["conversation"]}
     tools = ResponseTools()
     messages = ChatMessages(tools)
     if "instructions" in fields:
@@ -174,7 +199,7 @@ def translated(fields: Mapping[str, Any], size: int, earlier: Iterable[Any] = ()
         tools.add(fields["tools"], "tools")
     if "input" not in fields:
         raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'input'.", param="input")
-    messages.add_earlier(earlier)
+    messages.add_earlier(earlier, param)
     messages.add(fields["input"])
     chat["messages"] = messages.messages
     chat.update(_tool_fields(fields, tools))
@@ -182,7 +207,7 @@ def translated(fields: Mapping[str, Any], size: int, earlier: Iterable[Any] = ()
     for name, translate in _TRANSLATED.items():
         if name in fields:
             translate(fields[name], chat, echo)
-    included = _included(fields.get("include", []))
+    included = check_included(fields.get("include", []))
     if _LOGPROBS in included or fields.get("top_logprobs"):
         chat["logprobs"] = True
         if "top_logprobs" in fields:
@@ -248,7 +273,8 @@ def _tool_fields(fields: Mapping[str, Any], tools: ResponseTools) -> dict[str, A
     return found
 
 
-def _included(values: object) -> frozenset[str]:
+def check_included(values: object) -> frozenset[str]:
+    """The values of `include`. Raises Fault: INVALID_VALUE for one that is not known."""
     if type(values) is not list:
         refuse_type("an array", values, "include")
     for index, value in enumerate(values):
@@ -327,15 +353,13 @@ _TRANSLATED: Final[Mapping[str, Callable[[object, dict[str, Any], dict[str, Any]
 }
 
 
-_PATHS: Final = {INSTRUCTIONS: "instructions", EARLIER: "previous_response_id"}
-
-
-def in_callers_words(fault: Fault, places: tuple[int, ...]) -> Fault:
+def in_callers_words(fault: Fault, places: tuple[int, ...], earlier: str = "previous_response_id") -> Fault:
     """The Fault of a chat with the path of the field in the caller's request, as far as there is one.
 
     Args:
         places: those of the request. Empty where messages of the registry come in front of them: the number in a path counts these or does
             not, by what found the fault, so then no item is named.
+        earlier: the parameter that names the conversation which the request continues.
     """
     param = fault.param
     if param is None:
@@ -347,6 +371,6 @@ def in_callers_words(fault: Fault, places: tuple[int, ...]) -> Fault:
     index = param[len("messages[") :].partition("]")[0] if head == "messages" else ""
     if index.isdigit() and int(index) < len(places):
         place = places[int(index)]
-        path = _PATHS.get(place) or f"input[{place}]"
+        path = {INSTRUCTIONS: "instructions", EARLIER: earlier}.get(place) or f"input[{place}]"
     message = fault.message.replace(f"'{param}'", f"'{path}'")
     return Fault(fault.kind, message, param=path, retry=fault.retry, detail=fault.detail, alone_s=fault.alone_s, code=fault.code)

@@ -6,6 +6,7 @@ from tenancy.stores.sql.alerts import SqlAlerts
 from tenancy.stores.sql.background_responses import SqlBackgroundResponses
 from tenancy.stores.sql.batches import SqlBatches
 from tenancy.stores.sql.cache_purges import SqlCachePurges
+from tenancy.stores.sql.conversations import SqlConversations
 from tenancy.stores.sql.directory import SqlDirectory
 from tenancy.stores.sql.files import SqlFiles
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
@@ -25,6 +26,7 @@ __all__ = [
     "SqlBatches",
     "SqlCachePurges",
     "SqlChange",
+    "SqlConversations",
     "SqlDirectory",
     "SqlFiles",
     "SqlJournal",

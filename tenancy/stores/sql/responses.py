@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain.clock import WallClock
 from domain.identity import TenantId
 from tenancy.background import BackgroundResponse, TooManyInBackground
+from tenancy.conversations import AddedItems
 from tenancy.responses import (
     CHAT_PREFIX,
     MAX_CHAIN_BYTES,
@@ -32,6 +33,13 @@ from tenancy.responses import (
 )
 from tenancy.stores.sql.schema import cache_purge, metadata, retired_tenant
 from tenancy.stores.sql.schema_background import background_response, forgotten_background, remove_background
+from tenancy.stores.sql.schema_conversations import (
+    conversation,
+    conversation_is_of,
+    conversations_of_users,
+    forgotten_conversations,
+    remove_conversations,
+)
 from tenancy.stores.sql.transaction import SqlConnections
 
 READ_WITHIN_S: Final = 5.0
@@ -73,7 +81,7 @@ stored_bytes = sa.Table(
     sa.Column("tenant", sa.String(63), primary_key=True),
     sa.Column("bytes", sa.BigInteger, nullable=False),
 )
-"""The sum of `stored_response.bytes` of each tenant."""
+"""The sum of `stored_response.bytes` of each tenant, and of the bytes of its conversations."""
 
 log = structlog.get_logger("tidegate.responses")
 
@@ -97,8 +105,7 @@ class SqlResponses:
             if await erased(connection, new):
                 return
             if not await take_room(connection, new.tenant, len(sealed), max_bytes):
-                past = _is_of(new.tenant) & (stored_response.c.expires_unix <= self._wall())
-                await _remove(connection, past)
+                await remove_past(connection, new.tenant, self._wall())
                 if not await take_room(connection, new.tenant, len(sealed), max_bytes):
                     raise NoRoomForResponses
             await insert_response(connection, new, sealed, self._sealer.kid)
@@ -206,10 +213,13 @@ class SqlResponseKeeper:
         theirs = (running.tenant == tenant) & running.end_user.in_(end_users)
         if before_unix is not None:
             theirs &= running.created_unix < before_unix
+        in_conversations = conversations_of_users(tenant, list(end_users), before_unix)
         async with self._engine.begin() as connection:
             count, sums = await remove_background(connection, theirs)
-            await give_room(connection, sums)
-            return count + await _remove(connection, of_user)
+            more, others = await remove_conversations(connection, in_conversations)
+            count += more + await _remove(connection, of_user)
+            await give_room(connection, Counter(sums) + Counter(others))  # behind all removals, so that no two of these wait for each other
+            return count
 
     async def sweep(self) -> int:
         column, retired = stored_response.c, sa.select(retired_tenant.c.name)
@@ -223,6 +233,7 @@ class SqlResponseKeeper:
                 if count < SWEPT_AT_ONCE:
                     break
         removed += await self._sweep_background()
+        removed += await self._sweep_conversations()
         async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
             await connection.execute(sa.delete(stored_bytes).where(stored_bytes.c.tenant.in_(retired), stored_bytes.c.bytes <= 0))
         return removed
@@ -240,11 +251,24 @@ class SqlResponseKeeper:
             if not sums:
                 return removed
 
+    async def _sweep_conversations(self) -> int:
+        column, retired = conversation.c, sa.select(retired_tenant.c.name)
+        past = sa.or_(column.expires_unix <= self._wall(), column.tenant.in_(retired))
+        some = sa.select(column.tenant, column.id).where(past).limit(SWEPT_AT_ONCE)
+        removed = 0
+        while True:
+            async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
+                count, sums = await remove_conversations(connection, sa.tuple_(column.tenant, column.id).in_(some))
+                await give_room(connection, sums)
+            removed += count
+            if not count:
+                return removed
+
 
 def forgotten_responses(tenant: TenantId) -> tuple[sa.Delete, ...]:
     """What removes all Responses of a tenant that is being deleted, in its transaction."""
     stored = sa.delete(stored_response).where(_is_of(tenant)), sa.delete(stored_bytes).where(stored_bytes.c.tenant == tenant)
-    return *forgotten_background(tenant), *stored
+    return *forgotten_background(tenant), *forgotten_conversations(tenant), *stored
 
 
 def _is_of(tenant: TenantId) -> "sa.ColumnElement[bool]":
@@ -274,7 +298,7 @@ async def insert_response(connection: AsyncConnection, new: StoredResponse, seal
     )
 
 
-async def erased(connection: AsyncConnection, new: StoredResponse | BackgroundResponse) -> bool:
+async def erased(connection: AsyncConnection, new: StoredResponse | BackgroundResponse | AddedItems) -> bool:
     """Whether the tenant was deleted, or its end user erased, since the Response began."""
     gone: sa.ColumnElement[bool] = sa.exists().where(retired_tenant.c.name == new.tenant)
     if new.end_user:
@@ -312,6 +336,13 @@ async def _remove(connection: AsyncConnection, where: "sa.ColumnElement[bool]") 
     gone = (await connection.execute(sa.delete(stored_response).where(where).returning(column.tenant, column.bytes))).all()
     await give_room(connection, _sums(gone))
     return len(gone)
+
+
+async def remove_past(connection: AsyncConnection, tenant: TenantId, now_unix: float) -> None:
+    """Remove what a tenant has that is past its time, conversations and Responses."""
+    _, sums = await remove_conversations(connection, conversation_is_of(tenant) & (conversation.c.expires_unix <= now_unix))
+    await _remove(connection, _is_of(tenant) & (stored_response.c.expires_unix <= now_unix))
+    await give_room(connection, sums)
 
 
 async def give_room(connection: AsyncConnection, sums: Mapping[str, int]) -> None:

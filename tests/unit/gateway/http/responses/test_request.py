@@ -107,7 +107,10 @@ def test_what_codex_sends_is_a_chat_that_passes_the_checks() -> None:
     [
         ({"previous_response_id": 5}, "previous_response_id", Kind.INVALID_VALUE),
         ({"previous_response_id": ""}, "previous_response_id", Kind.INVALID_VALUE),
-        ({"conversation": "conv_1"}, "conversation", Kind.UNSUPPORTED_PARAMETER),
+        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation", Kind.INVALID_VALUE),
+        ({"conversation": "conv_1", "background": True}, "conversation", Kind.UNSUPPORTED_PARAMETER),
+        ({"conversation": {"name": "conv_1"}}, "conversation.id", Kind.MISSING_PARAMETER),
+        ({"conversation": ["conv_1"]}, "conversation", Kind.INVALID_VALUE),
         ({"prompt": {"id": "p"}}, "prompt", Kind.UNSUPPORTED_PARAMETER),
         ({"background": 1}, "background", Kind.INVALID_VALUE),
         ({"background": True, "stream": 1}, "stream", Kind.INVALID_VALUE),
