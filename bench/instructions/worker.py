@@ -51,8 +51,6 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 STORING_S, STORING_LOOK_S = 30, 0.005
 """Longest wait for a thread to store one reply, and the time between two looks; real seconds, and callgrind slows it fifty times. The turns
 of the loop that a look takes are counted, some 5 kIr of it."""
-UNDER_WAY: Final = int((ANSWER_S + 80 * EVENT_S) * RATE)
-"""Requests asked and not yet to be answered, at most."""
 STARTING_S: Final = 0.005
 QUIET_S: Final = 0.6
 """After the last request of a part: by then its reply is out and everything about it is on disk."""
@@ -264,13 +262,15 @@ class StoreTransport(Transport):
             self._loop.call_soon(self._read)
 
 
-async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: Path, *, stored: bool = False) -> None:
+async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: Path, stored_s: float = 0.0) -> None:
     """Ask, count, and end the process.
 
     Args:
-        stored: whether replies end when a thread has stored something, for which real time has to pass.
+        stored_s: the virtual time from a request to the end of its engine's answer, where the reply's own end waits for a thread that
+            stores something, for which real time has to pass; 0 where it waits for nothing.
     """
     loop.driven = True
+    under_way = int(stored_s * RATE) + 2
     frames = Frames(home) if (home / LIBRARY).exists() else None
     callers: list[Any] = []
     for _ in range(CONNECTIONS):
@@ -278,7 +278,7 @@ async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: 
         callers[-1].connection_made(CallerTransport())
 
     async def until_answered(replies: int) -> None:
-        for _ in range(int(STORING_S / STORING_LOOK_S) if stored else 0):
+        for _ in range(int(STORING_S / STORING_LOOK_S) if stored_s else 0):
             if CallerTransport.good >= replies:
                 break
             real_sleep(STORING_LOOK_S)
@@ -293,12 +293,12 @@ async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: 
                 callers[at % CONNECTIONS].data_received(data)
             await loop.settle()
             if data is not None:
-                await until_answered(before + at + 1 - UNDER_WAY)  # one after the other, or they would wait for the database's lock
+                await until_answered(before + at + 1 - under_way)  # one after the other, or they would wait for the database's lock
         for at in range(int(QUIET_S * RATE)):
             loop.until(_monotonic[0] + 1 / RATE)
             await loop.settle()
             if data is not None:
-                await until_answered(before + min(steps, steps + at + 1 - UNDER_WAY))
+                await until_answered(before + min(steps, steps + at + 1 - under_way))
 
     await stretch(warm, iter([next(asked) for _ in range(warm)]))
     loop.hold_back = True
@@ -348,7 +348,8 @@ def main() -> None:
     asked = requests((home / "keys").read_text().split(), case)
 
     def ready() -> None:
-        driven = load(loop, asked, warm, count, home, stored=case.api == STORED)
+        answered_s = ANSWER_S + (len(loop.chat) - 1) * EVENT_S
+        driven = load(loop, asked, warm, count, home, answered_s if case.api == STORED else 0.0)
         loop.drive = loop.create_task(driven)  # type: ignore[attr-defined]  # kept, or it would be collected
         loop.drive.add_done_callback(failed)  # type: ignore[attr-defined]
 
