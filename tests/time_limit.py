@@ -63,6 +63,11 @@ def core_slowdown() -> float:
     return _core[1]
 
 
+class OverLimit(BaseException):
+    """A test took longer than its limit. Hypothesis takes what `pytest.fail` raises for the failure of an example, and goes on with
+    others; what it does not know ends the test."""
+
+
 class TimeLimit:
     """A timer for pytest-timeout that stretches the limit and can end a test whose event loop is idle.
 
@@ -107,7 +112,7 @@ class TimeLimit:
                 tasks = set()
             for task in tasks:
                 task.cancel()
-            pytest.fail(self._message)
+            raise OverLimit(self._message)
 
         def cancel() -> None:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -124,6 +129,17 @@ class TimeLimit:
         if self._timeout_s and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0 and not item.config.getoption("usepdb", default=False):
             self.pytest_timeout_set_timer(item, types.SimpleNamespace(timeout=self._timeout_s))
         return (yield)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, sched: Any) -> None:
+        """Have the process that replaces one that ended run what that one did not come to: pytest-xdist gives it all files of the other
+        one, and waits for ever for tests of files that are over; and it would run the test again that ended the process."""
+        queue = getattr(sched, "workqueue", {})
+        for file, tests in list(queue.items()):
+            if crashitem in tests:
+                tests[crashitem] = True
+            if all(tests.values()):
+                del queue[file]
 
     @property
     def _message(self) -> str:

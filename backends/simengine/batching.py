@@ -292,6 +292,7 @@ class Batcher:
             self.counters.generated_tokens += 1
             if sequence.finished:
                 self.running.remove(sequence)
+                self._publish(sequence, 0)  # a block of another sequence with the same tokens may be gone meanwhile
                 if not sequence.keep:
                     self._release(sequence)
                 self.counters.finished += 1

@@ -54,7 +54,7 @@ class Decoding:
 class Decoders:
     """The decoding sequences. Bounded by the engine's `max_num_seqs`; `_ends` may also hold as many preempted ones."""
 
-    __slots__ = ("_ends", "_phases", "context", "count", "steps")
+    __slots__ = ("_ends", "_joined", "_phases", "context", "count", "steps")
 
     def __init__(self) -> None:
         self.steps = 0
@@ -64,6 +64,8 @@ class Decoders:
         self._phases = [0] * PAGE_TOKENS
         """Number of sequences by phase; a sequence starts a page in a step whose counter plus its phase is a multiple of the page size."""
         self._ends: list[tuple[int, int, Decoding]] = []
+        """By step; those of one step in the order in which they were admitted, which a preemption changes."""
+        self._joined = 0
 
     def join(self, run: Decoding) -> None:
         """Add a run whose prefill has ended (again, after a preemption)."""
@@ -72,7 +74,8 @@ class Decoders:
         self.count += 1
         self.context += run.prompt + run.produced
         self._phases[(run.prompt + run.base) % PAGE_TOKENS] += 1
-        heapq.heappush(self._ends, (run.output - run.base, run.order, run))
+        self._joined += 1
+        heapq.heappush(self._ends, (run.output - run.base, self._joined, run))
 
     def leave(self, run: Decoding) -> None:
         """Remove a run that has ended or is preempted."""

@@ -31,7 +31,12 @@ def pytest_asyncio_loop_factories():
 HANGING = """
 import asyncio, time
 import pytest
+from hypothesis import given, settings, strategies as st
 pytestmark = pytest.mark.timeout(0.2)
+
+@settings(database=None, deadline=None)
+@given(st.integers())
+def test_of_examples(number): time.sleep(3600)
 
 async def test_waits_for_what_never_comes(): await asyncio.Event().wait()
 async def test_never_waits_long():
@@ -91,12 +96,12 @@ def test_a_test_that_hangs_fails_at_its_limit_and_the_others_run(folder: Path, o
     (folder / "test_hanging.py").write_text(HANGING)
     code, output = run(folder, *options)
     assert code == 1
-    assert output.count("Failed: the test took longer than its limit") >= 3
-    for name in ("test_waits_for_what_never_comes", "test_never_waits_long", "test_sleeps"):
+    assert output.count(": the test took longer than its limit") >= 4
+    for name in ("test_of_examples", "test_waits_for_what_never_comes", "test_never_waits_long", "test_sleeps"):
         assert f"FAILED test_hanging.py::{name}" in output
-    assert "1/1 test_hanging.py: 1 passed, 3 failed" in output
-    assert "4 tests in 1 files" in output
-    assert "3 failed. One of them alone" in output
+    assert "1/1 test_hanging.py: 1 passed, 4 failed" in output
+    assert "5 tests in 1 files" in output
+    assert "4 failed. One of them alone" in output
 
 
 def test_a_failed_test_whose_end_hangs_does_not_hold_up_the_run(folder: Path) -> None:
@@ -108,6 +113,17 @@ def test_a_failed_test_whose_end_hangs_does_not_hold_up_the_run(folder: Path) ->
     assert "crashed while running 'test_ends_late.py::test_fails_too'" in output  # nothing else ends it
     assert "4 failed" in output
     assert "1 passed" in output
+
+
+def test_a_process_that_ends_is_replaced_and_only_its_test_fails(folder: Path) -> None:
+    for name in ("a", "b", "c"):
+        (folder / f"test_{name}.py").write_text("def test_one(): pass\ndef test_two(): pass\n")
+    (folder / "test_z.py").write_text("import os\ndef test_before(): pass\ndef test_ends(): os._exit(70)\ndef test_after(): pass\n")
+    code, output = run(folder, "-n", "1", "--dist", "loadfile")
+    assert code == 1
+    assert output.count("FAILED test_z.py::test_ends") == 1, output
+    assert "8 passed" in output, output
+    assert "1 failed. One of them alone" in output, output
 
 
 def test_a_file_is_named_when_it_is_over_and_a_skip_with_its_reason(folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends.simengine.batching import Batcher, SimSequence
@@ -96,9 +96,16 @@ jobs_of = st.lists(
     max_size=14,
 )
 
+TWIN_BLOCK: list[Job] = [
+    *((0.042436, 282, 48, 2), (0.030033, 30, 46, 2), (0.091398, 139, 79, 2), (1.6637, 373, 57, 2), (0.563198, 96, 31, 2)),
+    *((0.451699, 200, 67, 1), (1.6637, 229, 25, 2), (0.82257, 165, 8, 0), (0.070033, 244, 71, 0), (0.4517, 383, 23, 1)),
+]
+"""The fifth job's last block is another job's too, which is evicted before the fifth has ended."""
+
 
 @settings(max_examples=150, deadline=None)
 @given(jobs=jobs_of, kv_pages=st.integers(31, 90), seqs=st.integers(1, 8), budget=st.integers(16, 128))
+@example(jobs=TWIN_BLOCK, kv_pages=50, seqs=8, budget=122)
 def test_jumps_end_where_single_steps_end(jobs: list[Job], kv_pages: int, seqs: int, budget: int) -> None:
     timing = StepTiming(c0=6.5, c1=0.025, c1a=8e-5, c2=0.02, c3=5e-3, kv_tokens=kv_pages * PAGE)
     expected, preemptions = by_steps(jobs, timing, seqs, budget)
