@@ -9,14 +9,22 @@ import asyncio
 import os
 import re
 import shutil
+import time
 import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
-from tests.gateway_harness import gateway
+from domain.files import StorageBounds
+from tenancy.responses import ResponseSealer
+from tenancy.stores.sql import SqlConversations, SqlResponses, open_engine
+from tests.databases import migrated_file
+from tests.gateway_harness import PEPPER, gateway
+from tests.stored_files import file_service
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -41,18 +49,40 @@ SUITES: Final = {
         "test_responses.py",
         "responses/test_input_items.py",
         "responses/test_input_tokens.py",
+        "test_conversations.py",
+        "conversations/test_items.py",
+        "test_files.py",
+        "test_uploads.py",
+        "uploads/test_parts.py",
+        "test_batches.py",
+        "audio/test_speech.py",
+        "audio/test_transcriptions.py",
+        "audio/test_translations.py",
     ),
     "anthropic": ("test_messages.py", "test_models.py", "beta/test_messages.py", "beta/test_models.py"),
 }
 
-_STORED = "chat completions are not stored"
+ROOM: Final = {"bounds": StorageBounds(files=100_000, bytes=10**9), "max_open_batches": 10_000}
+
+_BACKGROUND = "what the test does is for Responses in the background, which it has not made"
+_NO_LIMIT = "the test sends `limit: 0`, which is below the API's own bound"
+_NO_NAME = "the test's recording has no name, whose end tells the format"
+_MOCK = "a mock of the SDK answers the test, not a server"
 NOT_HERE: Final = {
     "openai": {
-        r"chat/test_completions.py .*_(retrieve|update|list|delete)(_|$)": _STORED,
-        r"chat/completions/test_messages.py": _STORED,
-        r"test_responses.py .*_(retrieve|delete|cancel)(_|$)": "the test asks for a Response that nobody stored",
-        r"responses/test_input_items.py .*_list(_|$)": "the test asks for a Response that nobody stored",
+        r"chat/completions/test_messages.py": "the SDK's type says that all messages of a request are the assistant's",
+        r"chat/test_completions.py .*_list_with_all_params": _NO_LIMIT,
+        r"test_responses.py .*_(retrieve|cancel)(_|$)": _BACKGROUND,
+        r"responses/test_input_items.py .*_list_with_all_params": _NO_LIMIT,
         r"responses/test_input_tokens.py .*_count": "the test names no model, or a conversation that is stored",
+        r"conversations/test_items.py .*_list_with_all_params": _NO_LIMIT,
+        r"test_(files|batches).py .*_list_with_all_params": _NO_LIMIT,
+        r"test_files.py .*_content": _MOCK,
+        r"test_uploads.py .*_create": "the test announces 0 bytes, which is below the API's own bound",
+        r"test_uploads.py .*_complete": "the test names a part that nobody uploaded",
+        r"test_batches.py .*_create": "the test names a file that nobody uploaded",
+        r"audio/test_speech.py": _MOCK,
+        r"audio/test_(transcriptions|translations).py .*_create": _NO_NAME,
         r"test_responses.py .*_compact(_|$)": "conversations are not compacted",
         r"test_responses.py .*_create_overload_\d": "the test sends no input, which only an earlier response could stand in for",
         r"test_responses.py .*_create_with_all_params": "`context_management` and hosted tools are refused by name",
@@ -79,17 +109,35 @@ class Ran(NamedTuple):
     said: str
 
 
+@asynccontextmanager
+async def _state(folder: Path) -> AsyncIterator[dict[str, Any]]:
+    """The stores of Responses, chats and conversations."""
+    database = open_engine(f"sqlite:///{folder / 'files.db'}")
+    sealer = ResponseSealer([PEPPER], os.urandom)
+    try:
+        yield {"responses": SqlResponses(database, sealer, time.time), "conversations": SqlConversations(database, sealer, time.time)}
+    finally:
+        await database.dispose()
+
+
 async def _run(sdk: str, folder: Path) -> Ran:
     (source,) = (CLIENTS / "sdists").glob(f"{sdk}-*/tests")
     tests = folder / "tests"
     tests.mkdir()
-    for name in ("api_resources", "utils.py", "__init__.py"):
+    for name in ("api_resources", "utils.py", "__init__.py", *(one.name for one in source.glob("respx2"))):
         copy = shutil.copytree if (source / name).is_dir() else shutil.copy
         copy(source / name, tests / name)
     shutil.copy(HERE / "sdk_conftest.py", tests / "conftest.py")
-    async with SimEngine(SimSettings(models=("sim",), speed=2000)) as engine:
-        policy = {"tenant": "*", "models": [{"name": name, "pool": "chat"} for name in MODELS]}
-        async with gateway(engine.url, policies=(policy,)) as running:
+    stored = folder / "stored"
+    stored.mkdir()
+    await migrated_file(stored / "files.db")
+    async with (
+        SimEngine(SimSettings(models=("sim",), speed=2000)) as engine,
+        file_service(stored, **ROOM) as files,
+        _state(stored) as state,
+    ):
+        policy = {"tenant": "*", "models": [{"name": name, "pool": "chat"} for name in MODELS], "responses": {}}
+        async with gateway(engine.url, policies=(policy,), files=files, **state) as running:
             environment = {
                 "PATH": os.environ["PATH"],
                 "HOME": str(folder),
