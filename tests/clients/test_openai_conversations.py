@@ -18,6 +18,8 @@ from tests.gateway_harness import PEPPER, gateway
 
 pytestmark = pytest.mark.client
 
+CONVERSATIONS = "openai_conversations"
+
 
 async def _ran(folder: Path) -> dict[str, Any]:
     """What the program reports, by case."""
@@ -38,7 +40,7 @@ async def _ran(folder: Path) -> dict[str, Any]:
                 "OPENAI_API_KEY": served.keys["acme"],
                 "CLIENT_MODEL": "sim",
             }
-            command = [str(NEWEST / "bin" / "python"), str(HERE / "run_program.py"), str(HERE / "programs" / "openai_conversations.py")]
+            command = [str(NEWEST / "bin" / "python"), str(HERE / "run_program.py"), str(HERE / "programs" / f"{CONVERSATIONS}.py")]
             child = await asyncio.create_subprocess_exec(*command, env=environment, cwd=HERE, stdout=asyncio.subprocess.PIPE)
             try:
                 told, _ = await asyncio.wait_for(child.communicate(), WITHIN_S)

