@@ -214,8 +214,9 @@ bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, si
 bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.fleet.holding $(if $(TRACES),--traces $(TRACES))
 
-bench-batches: $(VENV)/.dev ## what batches do to the first tokens of other requests, simulated
+bench-batches: $(VENV)/.dev ## what batches do to the first tokens of other requests, in virtual time and for 13 minutes in real time
 	$(BIN)/python -m bench.batch_slack
+	$(BIN)/python -m bench.batch_beside
 
 bench-fleet: $(VENV)/.dev ## every routing policy on every workload, simulated; goes on where it was stopped; TRACES=folder with the public traces
 	$(BIN)/python -m bench.fleet $(if $(TRACES),--traces $(TRACES)) --replicas 1,2,4 --events on,off

@@ -87,15 +87,24 @@ def serving(home: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def tidegate(
-    home: Path, engines: list[str], port: int, *, name: str = "tidegate", access: bool = False, client: str = "relay", policy: str = ""
+    home: Path,
+    engines: list[str],
+    port: int,
+    *,
+    name: str = "tidegate",
+    access: bool = False,
+    client: str = "relay",
+    policy: str = "",
+    more: str = "",
 ) -> Iterator[Subject]:
-    """One worker with authentication, hold, routing, metering and metrics; the worker's process is what is measured."""
+    """One worker with authentication, hold, routing, metering and metrics; the worker's process is what is measured. `more` are further
+    settings, as YAML."""
     (home / "policies").mkdir(exist_ok=True)
     chosen = f"routing: {policy}\n" if policy else ""
     (home / "policies" / "default.yaml").write_text(f'tenant: "*"\nmodels:\n  - {{name: {MODEL}, pool: chat}}\n{chosen}')
     backends = "\n".join(f'      - {{id: e{i}, url: "{url}"}}' for i, url in enumerate(engines))
     filled = SETTINGS.format(port=port, admin=port + 1, access=str(access).lower(), client=client, model=MODEL, backends=backends)
-    (home / "tidegate.yaml").write_text(filled)
+    (home / "tidegate.yaml").write_text(filled + more)
     tool = [sys.executable, "-m", "gateway"]
     made = subprocess.run([*tool, "key", "create", "--tenant", "bench", "--create-tenant", "--json", "-c", str(home / "tidegate.yaml")],
                           capture_output=True, check=True, text=True)  # fmt: skip
