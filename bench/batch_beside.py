@@ -1,8 +1,9 @@
 """What a batch does to the first tokens of other callers, in real time: `python -m bench.batch_beside`.
 
 A gateway of one worker and two simulated engines (Llama-3.1-8B on an H100) run in processes of their own. Windows with callers alone and
-with a batch beside them come in pairs, in an order that changes; both windows of a pair get the same requests at the same moments. The
-interval is that of the ratio of the two p99 of all windows, with pairs drawn anew (bootstrap, 95 %).
+with a batch beside them come in pairs, in an order that changes; both windows of a pair get requests of the same lengths at the same
+moments, and no text twice, which an engine would have cached. The interval is that of the ratio of the two p99 of all windows, with pairs
+drawn anew (bootstrap, 95 %).
 
 `bench.batch_slack` measures the same in virtual time, without what the gateway's and the engines' processes take from each other here.
 """
@@ -47,10 +48,10 @@ class Window(msgspec.Struct):
     """Lines of the batch that were done in it."""
 
 
-def body(rng: random.Random, *, stream: bool) -> dict[str, Any]:
-    """A chat whose lengths are those of `bench.batch_slack`."""
+def body(rng: random.Random, words: random.Random, *, stream: bool) -> dict[str, Any]:
+    """A chat whose lengths are those of `bench.batch_slack`; its text is drawn from `words`."""
     prompt, output = int(min(8000, rng.lognormvariate(6.5, 0.7))) + 1, int(min(1000, rng.lognormvariate(4.8, 0.6))) + 1
-    text = " ".join(f"{rng.randrange(10**6)}" for _ in range(max(1, prompt // 2)))
+    text = " ".join(f"{words.randrange(10**6)}" for _ in range(max(1, prompt // 2)))
     message = {"role": "user", "content": text}
     return {"model": MODEL, "messages": [message], "max_tokens": output, "min_tokens": output, "ignore_eos": True, "stream": stream}
 
@@ -62,6 +63,7 @@ class Callers:
         self._url = subject.url + "/v1"
         self._headers = {"authorization": f"Bearer {subject.key}"}
         self._session = session
+        self._words = random.Random(0)
 
     async def window(self, seed: int, per_s: float, seconds: float) -> Window:
         """Send requests at random moments, whatever becomes of them, and wait for all."""
@@ -69,7 +71,7 @@ class Callers:
         began, at = time.monotonic() + 0.2, 0.0
         tasks = []
         while (at := at + rng.expovariate(per_s)) < seconds:
-            tasks.append(asyncio.create_task(self._chat(json.dumps(body(rng, stream=True)).encode(), began + at, found)))
+            tasks.append(asyncio.create_task(self._chat(json.dumps(body(rng, self._words, stream=True)).encode(), began + at, found)))
         await asyncio.gather(*tasks)
         return found
 
@@ -92,7 +94,7 @@ class Callers:
         """Upload a batch and wait until it runs; its id."""
         rng = random.Random(seed)
         ask = {"method": "POST", "url": "/v1/chat/completions"}
-        lines = (json.dumps({"custom_id": f"l{at}", **ask, "body": body(rng, stream=False)}) for at in range(LINES))
+        lines = (json.dumps({"custom_id": f"l{at}", **ask, "body": body(rng, self._words, stream=False)}) for at in range(LINES))
         form = aiohttp.FormData()
         form.add_field("purpose", "batch")
         form.add_field("file", "\n".join(lines).encode(), filename="lines.jsonl")

@@ -2,6 +2,8 @@
 
 How they are counted is `telemetry.metrics`, how they are written `telemetry.exposition`; what each means to an operator
 is `docs/reference/metrics.md`, which a test compares with this table.
+
+Size: one table, a family in a few lines each.
 """
 
 from typing import Final, Literal, get_args
@@ -31,6 +33,13 @@ MAX_SERIES: Final = 2000
 
 OUTCOMES: Final = frozenset({OK, *(kind.value for kind in Kind)})
 OWN_ROUTES: Final = ("/v1/models", "/v1/key", "/v1/guard", "/v1/moderations")
+STORED_ROUTES: Final = (
+    *("/v1/files", "/v1/uploads", "/v1/batches"),
+    *("/v1/responses/{id}", "/v1/responses/{id}/input_items", "/v1/responses/{id}/cancel"),
+    *("/v1/chat/completions/", "/v1/chat/completions/{id}", "/v1/chat/completions/{id}/messages"),
+    *("/v1/conversations", "/v1/conversations/{id}", "/v1/conversations/{id}/items", "/v1/conversations/{id}/items/{item_id}"),
+)
+"""What is asked of something stored; `/v1/chat/completions/` lists the chats."""
 ENDPOINTS: Final = frozenset(
     {
         *(endpoint.value for endpoint in Endpoint),
@@ -39,6 +48,7 @@ ENDPOINTS: Final = frozenset(
         "/v1/responses",
         "/v1/responses/input_tokens",
         *OWN_ROUTES,
+        *STORED_ROUTES,
     }
 )
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")

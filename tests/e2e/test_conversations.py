@@ -16,6 +16,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from domain.identity import TenantId
+from gateway.telemetry.families import ENDPOINTS
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.responses import ResponseSealer
 from tenancy.rights import Rights
@@ -46,6 +47,7 @@ async def serving(file: Path, *engines: str, **options: Any) -> AsyncIterator[tu
     try:
         async with gateway(*engines, **{"policies": [KEEPS], **stores, **options}) as running, running.client() as client:
             yield running, client
+            assert {one.endpoint for one in running.records if one.outcome == "ok"} <= ENDPOINTS, "each route has its label in the metrics"
     finally:
         await database.dispose()
 

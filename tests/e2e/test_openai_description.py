@@ -1,4 +1,4 @@
-"""Every answer is as OpenAI's own description of its API says, plain and streamed, on every route that the description has."""
+"""Answers are as OpenAI's own description of its API says, plain and streamed, on the routes of `tests.openai_description.ROUTES`."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
+from gateway.telemetry.families import ENDPOINTS
 from tenancy.responses import ResponseSealer
 from tenancy.stores.sql import SqlResponses, open_engine
 from tests.databases import migrated_file
@@ -73,6 +74,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     async with SimEngine(SIM) as one, file_service(tmp_path / "files") as files:
         async with gateway(one.url, policies=[POLICY], responses=store, files=files) as running, running.client() as made:
             yield made
+            assert {one.endpoint for one in running.records if one.outcome == "ok"} <= ENDPOINTS, "each route has its label in the metrics"
     await engine.dispose()
 
 

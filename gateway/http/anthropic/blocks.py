@@ -25,7 +25,7 @@ BILLING_LINE: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 """The line of Claude Code at the beginning of a block of `system`."""
 
 NOT_HERE: Final = {
-    "file": "the gateway has no files. Send the content itself",
+    "file": "the gateway puts no files into prompts. Send the content itself",
     "server_tool_use": "the gateway runs no tools. Remove the block",
     "web_search_tool_result": "the gateway runs no tools. Send the result as text",
     "web_fetch_tool_result": "the gateway runs no tools. Send the result as text",

@@ -287,7 +287,7 @@ def _part(part: object, where: str) -> dict[str, Any]:
 
 def _refuse_file(param: str) -> NoReturn:
     message = (
-        f"The parameter '{param}' is not supported: no files are stored or read here. Send the text of the file, or its pages as images."
+        f"The parameter '{param}' is not supported: files are not put into prompts here. Send the text of the file, or its pages as images."
     )
     raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=param)
 
