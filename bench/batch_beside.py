@@ -32,7 +32,7 @@ ENGINES: Final = 2
 CAPACITY_PER_S: Final = 2 * 26.0
 """Requests a second of callers that the two engines answer with first tokens below a second (`bench.batch_slack`)."""
 LINES: Final = 2_000
-"""Of the batch of a window: more than it does in it."""
+"""The batch of a window has so many: more than are done in it."""
 SETTLED_S: Final = 2.0
 """After the last request of a window, and after a batch has begun."""
 DRAWN: Final = 2_000

@@ -63,7 +63,7 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 def exchanges(*paths: str) -> list[Exchange]:
-    """Those of these paths."""
+    """The exchanges of these paths."""
     decode = msgspec.json.Decoder(Exchange).decode
     return [one for one in map(decode, gzip.decompress(FILE.read_bytes()).splitlines()) if one.path in paths]
 

@@ -74,7 +74,7 @@ def name_stored(request: Any) -> None:
 
 
 async def name_stored_later(request: Any) -> None:
-    """The same for a client of a loop; the gateway runs in another process."""
+    """`name_stored` for a client of a loop. It blocks the loop, and not the gateway, which runs in another process."""
     name_stored(request)
 
 

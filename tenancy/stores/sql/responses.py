@@ -8,7 +8,7 @@ at its row.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -253,36 +253,26 @@ class SqlResponseKeeper:
                 removed += count
                 if count < SWEPT_AT_ONCE:
                     break
-        removed += await self._sweep_background()
-        removed += await self._sweep_conversations()
+        removed += await self._sweep(background_response, remove_background)
+        removed += await self._sweep(conversation, remove_conversations)
         async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
             await connection.execute(sa.delete(stored_bytes).where(stored_bytes.c.tenant.in_(retired), stored_bytes.c.bytes <= 0))
         return removed
 
-    async def _sweep_background(self) -> int:
-        column, retired = background_response.c, sa.select(retired_tenant.c.name)
+    async def _sweep(
+        self, table: sa.Table, remove: Callable[[AsyncConnection, sa.ColumnElement[bool]], Awaitable[tuple[int, Counter[str]]]]
+    ) -> int:
+        """Remove the rows of a table that have expired or whose tenant is gone, a few in each transaction. Returns how many there were."""
+        column, retired = table.c, sa.select(retired_tenant.c.name)
         past = sa.or_(column.expires_unix <= self._wall(), column.tenant.in_(retired))
         some = sa.select(column.tenant, column.id).where(past).limit(SWEPT_AT_ONCE)
         removed = 0
         while True:
             async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
-                count, sums = await remove_background(connection, sa.tuple_(column.tenant, column.id).in_(some))
+                count, sums = await remove(connection, sa.tuple_(column.tenant, column.id).in_(some))
                 await give_room(connection, sums)
             removed += count
-            if not sums:
-                return removed
-
-    async def _sweep_conversations(self) -> int:
-        column, retired = conversation.c, sa.select(retired_tenant.c.name)
-        past = sa.or_(column.expires_unix <= self._wall(), column.tenant.in_(retired))
-        some = sa.select(column.tenant, column.id).where(past).limit(SWEPT_AT_ONCE)
-        removed = 0
-        while True:
-            async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
-                count, sums = await remove_conversations(connection, sa.tuple_(column.tenant, column.id).in_(some))
-                await give_room(connection, sums)
-            removed += count
-            if not count:
+            if not sums:  # it has each tenant of whom a row was removed
                 return removed
 
 
