@@ -110,6 +110,7 @@ ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("GET", "/policies/versions"): READERS,
     ("GET", "/policies/versions/{version}"): READERS,
     ("GET", "/gateway"): READERS,
+    ("GET", "/live"): READERS,
     ("POST", "/gateway/reload"): RUNNERS,
     ("POST", "/gateway/stop"): RUNNERS,
     ("POST", "/backends"): RUNNERS,

@@ -23,6 +23,8 @@ from gateway.admin import PREFIX, Parts, create_admin_api
 from gateway.admin.problem import error_reply
 from gateway.admin.server import AdminServer
 from gateway.alerts.watch import AlertCounts
+from gateway.console.files import console_router
+from gateway.console.session import ConsoleSessions, SessionSeal
 from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState, Bookkeeper
 from gateway.process.background import kept_up
@@ -121,7 +123,8 @@ def create_admin_app(
     _add_errors(app)
 
     async def index() -> Response:
-        see = ["/livez", "/readyz", "/metrics", "/version", "/backends", "/pools", *([f"{PREFIX}/openapi.json"] if api is not None else [])]
+        see = ["/livez", "/readyz", "/metrics", "/version", "/backends", "/pools"]
+        see += [f"{PREFIX}/openapi.json", "/console/"] if api is not None else []
         return JSONResponse({"name": "tidegate", "version": version, "see": see})
 
     async def livez() -> Response:
@@ -169,6 +172,9 @@ def create_admin_app(
     for path, answer in routes.items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
     if api is not None:
+        seal = SessionSeal(api.pepper.secret, api.entropy, api.wall)
+        app.include_router(console_router(api.authenticator, seal))
+        app.add_middleware(ConsoleSessions, seal=seal)
         app.mount(PREFIX, create_admin_api(api, version))
     return app
 

@@ -23,6 +23,7 @@ from domain.membership import MemberStore, Owner
 from domain.policy_versions import PolicyVersions
 from domain.rollouts import RolloutBook
 from gateway.admin.access import Authenticator, Principal
+from gateway.admin.live import LiveFeed
 from gateway.admin.problem import AdminProblem, check_match, etag_of, not_found
 from gateway.answers.inspection import InspectsAnswers
 from gateway.fleet.adapters import AdapterRegistry
@@ -329,6 +330,8 @@ class Parts:
     aborts: RolloutAborts | None = None
     """Ends rollouts that the database cannot write; None where the API belongs to no gateway."""
     gateway: GatewayProcesses | None = None
+    """None where the API belongs to no gateway."""
+    live: LiveFeed | None = None
     """None where the API belongs to no gateway."""
     docs_url: str = ""
     """The address that pages in messages are below; empty for their paths."""

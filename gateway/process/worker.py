@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 import structlog
 import uvloop
 
@@ -59,6 +60,7 @@ from gateway.rollouts.watch import RolloutWatch
 from gateway.sync.policies import PolicyWatch
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.families import DETECTOR_RESULTS
+from gateway.telemetry.live import LIVE_LINE, SUMMED, WorkerLive
 from gateway.telemetry.logs import Thresholds, configure_logs
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
@@ -173,7 +175,8 @@ class _Worker:
         """Prepare, serve until SIGTERM, drain."""
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers(), COPY_LINE: self._copied}
+        answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers()}
+        answering |= {COPY_LINE: self._copied, LIVE_LINE: self._live}
         link = WorkerLink(worker_socket(Path(self._slot.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
         await link.start()
         if self._settings.log.access:
@@ -437,13 +440,17 @@ class _Worker:
     async def _look(self, group: Group) -> list[LimitUsage]:
         return await self._books.look(group) if self._books is not None else []
 
+    async def _live(self, _question: bytes) -> bytes:
+        in_flight = self._deps.budget.active if self._deps else 0
+        connections = len(self._connections.open) if self._connections else 0
+        return msgspec.msgpack.encode(WorkerLive(self._snapshot(False), in_flight, connections, self._metrics.sums(SUMMED)))
+
     def _snapshot(self, with_metrics: bool) -> WorkerSnapshot:
         deps = self._deps
-        connections = self._connections
         metrics = ledger = limits = None
         if with_metrics:
             self._metrics.in_flight = deps.budget.active if deps else 0
-            self._metrics.connections = len(connections.open) if connections else 0
+            self._metrics.connections = len(self._connections.open) if self._connections else 0
             if self._usage is not None:
                 ledger = self._usage.state()
                 self._metrics.set_ledger(ledger.written, ledger.dropped)

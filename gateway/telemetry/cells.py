@@ -87,6 +87,10 @@ class Cells:
         """A copy of every cell that has counted something, with its label values."""
         return [(labels, list(cell)) for labels, cell in self.cells.items() if any(cell)]
 
+    def total(self) -> list[float]:
+        """The sum of all cells."""
+        return [sum(column) for column in zip(*self.cells.values(), strict=True)] or [0] * self._family.width
+
 
 def named(value: str, seen: set[str]) -> str:
     """The label for a configured name: the name itself while fewer than `MAX_NAMES` are known, then `_other`."""

@@ -101,6 +101,7 @@ from gateway.telemetry.families import (
     TPOT_BOUNDS_S,
     TTFT,
     TTFT_BOUNDS_S,
+    Family,
 )
 from guardrails.policy import Direction
 from guardrails.verdict import GuardVerdict
@@ -372,6 +373,10 @@ class Metrics:
         """A copy of all numbers; `access_log_dropped` comes from the access log of the same process."""
         rows = {name: cells.rows() for name, cells in self._cells.items()}
         return MetricsSnapshot(rows, self.in_flight, self.connections, access_log_dropped)
+
+    def sums(self, families: Iterable[Family]) -> dict[str, list[float]]:
+        """The sum of all cells of each family, by its name."""
+        return {family.name: self._cells[family.name].total() for family in families}
 
     def _bind(self, key: tuple[str, str, str, str, str, str, int, str]) -> _Bound:
         name, path, word, owner, pool_id, backend_id, status, priority_class = key

@@ -29,6 +29,7 @@ from domain.rollouts import RolloutBook
 from gateway.admin import Parts, call
 from gateway.admin.access import Authenticator, Principal
 from gateway.admin.call import DatabasePolicies
+from gateway.admin.live import LiveFeed, live_workers
 from gateway.admin.problem import RETRY, AdminProblem
 from gateway.alerts.watch import AlertCounts, AlertWatch
 from gateway.answers.inspection import WorkersAnswers
@@ -352,6 +353,7 @@ class AdminApiRun:
             alerts=SqlAlerts(engine),
             pending=self._pending,
             aborts=self._aborts,
+            live=LiveFeed(partial(live_workers, self._run_dir), time.time),
             docs_url=settings.public_docs,
         )
 

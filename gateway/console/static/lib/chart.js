@@ -1,0 +1,92 @@
+// Charts over time (uPlot) and small ones in tables. Colours come from the style sheet, so that light and dark need nothing here.
+import { html, useEffect, useRef } from "../vendor/preact-htm.js";
+import { count } from "./format.js";
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function options(box, series, format, stacked, range) {
+  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+  return {
+    width: box.clientWidth,
+    height: box.clientHeight,
+    cursor: { y: false, points: { size: 6 } },
+    legend: { show: false },
+    scales: { x: { time: true }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
+    axes: [{ ...axis, size: 28 }, { ...axis, size: 62, values: (_plot, ticks) => ticks.map(format) }],
+    series: [
+      {},
+      ...series.map(({ label, index }) => ({
+        label,
+        stroke: colour(`--s${index}`),
+        fill: stacked ? `${colour(`--s${index}`)}26` : undefined,
+        width: 1.75,
+        points: { show: false },
+        spanGaps: false,
+      })),
+    ],
+  };
+}
+
+/**
+ * Values over time. `times`: seconds since the epoch; `series`: {label, values} with one value or null for each time; `format` gives a value
+ * its unit. The last values are in the legend as text, so that the chart can be read without seeing it.
+ */
+export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, empty = "No data yet" }) {
+  const box = useRef(null);
+  const plot = useRef(null);
+  const drawn = series.map((one, at) => ({ ...one, index: (at % 8) + 1 }));
+  const some = times.length > 1 && drawn.some(({ values }) => values.some((value) => value !== null && value !== undefined));
+  const shape = drawn.map(({ label }) => label).join("\n");
+  useEffect(() => {
+    const make = () => {
+      plot.current?.destroy();
+      plot.current = new window.uPlot(options(box.current, drawn, format, stacked, range), [[]], box.current);
+    };
+    make();
+    const sizes = new ResizeObserver(() => box.current.clientWidth && plot.current?.setSize({ width: box.current.clientWidth, height: box.current.clientHeight }));
+    sizes.observe(box.current);
+    const themes = new MutationObserver(make);
+    themes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    return () => {
+      sizes.disconnect();
+      themes.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [shape, stacked]);
+  useEffect(() => {
+    plot.current?.setData([times, ...drawn.map(({ values }) => values.map((value) => value ?? null))]);
+  });
+  const last = (values) => values.findLast((value) => value !== null && value !== undefined);
+  return html`<figure class="chart panel" style=${{ margin: 0 }} role="group" aria-label=${title}>
+    <figcaption><h3>${title}</h3></figcaption>
+    <div class=${`plot ${tall ? "tall" : ""}`} ref=${box} aria-hidden="true">${!some && html`<div class="none">${empty}</div>`}</div>
+    <ul class="legend">${drawn.map(({ label, values, index }) => html`<li key=${label}><i class=${`c${index}`} aria-hidden="true"></i>${label} <strong>${format(last(values))}</strong></li>`)}</ul>
+  </figure>`;
+}
+
+/** Named values as horizontal bars, each with its words: [{label, value, words?, kind?}]. */
+export function Bars({ title, bars, format = count, most }) {
+  const top = most ?? Math.max(...bars.map(({ value }) => Math.abs(value ?? 0)), 1e-9);
+  return html`<div class="waterfall" role="list" aria-label=${title}>${bars.map(({ label, value, words, index = 1 }) => html`
+    <span role="listitem" class="small break">${label}</span>
+    <svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="bar-back" width="100" height="10" /><rect class=${`c${index}`} width=${Math.max((Math.abs(value ?? 0) / top) * 100, value ? 0.5 : 0)} height="10" /></svg>
+    <span class="small nowrap num">${words ?? format(value)}</span>`)}</div>`;
+}
+
+/** Steps of one request: [{label, startMs, lengthMs, index}], drawn from their start. */
+export function Waterfall({ title, steps, format, totalMs }) {
+  const total = totalMs ?? Math.max(...steps.map(({ startMs, lengthMs }) => startMs + lengthMs), 1e-9);
+  return html`<div class="waterfall" role="list" aria-label=${title}>${steps.map(({ label, startMs, lengthMs, index = 1 }) => html`
+    <span role="listitem" class="small">${label}</span>
+    <svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="bar-back" width="100" height="10" /><rect class=${`c${index}`} x=${(startMs / total) * 100} width=${Math.max((lengthMs / total) * 100, 0.4)} height="10" /></svg>
+    <span class="small nowrap num">${format(lengthMs)}</span>`)}</div>`;
+}
+
+/** The last values of something as a line of the height of text. */
+export function Spark({ values, most, label, kind = "" }) {
+  const top = most ?? Math.max(...values.map((value) => value ?? 0), 1e-9);
+  const step = values.length > 1 ? 100 / (values.length - 1) : 100;
+  const line = values.map((value, at) => (value === null || value === undefined ? "" : `${at && values[at - 1] !== null ? "L" : "M"}${(at * step).toFixed(1)} ${(20 - (Math.min(value, top) / top) * 18 - 1).toFixed(1)}`)).join("");
+  return html`<svg class=${`spark ${kind}`} viewBox="0 0 100 20" preserveAspectRatio="none" role="img" aria-label=${label}><path d=${line} /></svg>`;
+}

@@ -1,0 +1,12 @@
+// The pages, in the order of the navigation, and the roles that see them: those of the routes that a page reads (docs/reference/admin-api.md).
+import { Fleet } from "./fleet.js";
+import { Health } from "./health.js";
+import { Overload } from "./overload.js";
+
+const READERS = ["owner", "admin", "operator", "billing", "auditor"];
+
+export const PAGES = [
+  { key: "fleet", title: "Fleet", roles: READERS, view: Fleet },
+  { key: "overload", title: "Overload", roles: READERS, view: Overload },
+  { key: "health", title: "Gateway", roles: READERS, view: Health },
+];
