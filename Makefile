@@ -104,13 +104,24 @@ demo-engine-unknown:
 	@echo "ENGINE=$(ENGINE) is unknown; it is one of: smollm2 (the default), sim, vllm" >&2; exit 2
 
 test: $(VENV)/.dev ## all tests but the slow ones, JOBS=3 files at a time
-	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine and not client" -n $(or $(JOBS),3) --dist loadfile
+	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine and not client and not browser" -n $(or $(JOBS),3) --dist loadfile
 
 test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=3 at a time; WITHIN=15 begins none after 15 minutes
-	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client" -n $(or $(JOBS),3) --dist worksteal $(if $(WITHIN),--within $(WITHIN))
+	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client and not browser" -n $(or $(JOBS),3) --dist worksteal $(if $(WITHIN),--within $(WITHIN))
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
+
+test-console: $(VENV)/.dev | $(VENV)/.chromium ## the console in a real headless Chromium over real gateways; installs Debian's chromium where there is none (as root)
+	$(BIN)/python -m pytest -m browser -n $(or $(JOBS),2) --dist loadfile tests/e2e
+
+screenshots: $(VENV)/.dev | $(VENV)/.chromium ## the pictures of docs/reference/console.md, made anew
+	mkdir -p docs/screenshots
+	SCREENSHOTS=$$PWD/docs/screenshots $(BIN)/python -m pytest -m browser tests/e2e
+
+$(VENV)/.chromium:
+	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; }
+	@touch $@
 
 test-engines: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## real vLLM and llama.cpp behind a real gateway; builds .venv-vllm (2.5 GB) on first use
 	$(BIN)/python -m pytest -m real_engine tests/engines -k "not sglang"

@@ -47,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "req(id): the numbered requirement a test holds, for instance R23, ROUTERS-6 or GATEWAYS-18")
     config.addinivalue_line("markers", "fault(row): the row of the fault table in tests/fault/rows.py that a test holds")
+    config.addinivalue_line("markers", "browser: needs Chromium; run by `make test-console` only")
     config.addinivalue_line("markers", "real_engine: needs a real engine on this machine; run by `make test-engines` only")
     config.addinivalue_line(
         "markers", "client: runs other people's clients, which have environments of their own; run by `make test-clients` only"

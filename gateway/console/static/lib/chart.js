@@ -2,6 +2,15 @@
 import { html, useEffect, useRef } from "../vendor/preact-htm.js";
 import { count } from "./format.js";
 
+const DAY_S = 86_400;
+
+/** Words for the ticks of the time axis: the day where ticks are days apart, seconds where they are seconds apart. */
+function timeWords(ticks, spaceS) {
+  const form = spaceS >= DAY_S ? { day: "numeric", month: "short" } : spaceS >= 60 ? { hour: "2-digit", minute: "2-digit" } : { hour: "2-digit", minute: "2-digit", second: "2-digit" };
+  const words = new Intl.DateTimeFormat("en-GB", form);
+  return ticks.map((tick) => words.format(new Date(tick * 1000)));
+}
+
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function options(box, series, format, stacked, range) {
@@ -12,7 +21,8 @@ function options(box, series, format, stacked, range) {
     cursor: { y: false, points: { size: 6 } },
     legend: { show: false },
     scales: { x: { time: true }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
-    axes: [{ ...axis, size: 28 }, { ...axis, size: 62, values: (_plot, ticks) => ticks.map(format) }],
+    padding: [8, 12, 0, 0],
+    axes: [{ ...axis, size: 28, space: 70, values: (_plot, ticks, _axis, _space, apart) => timeWords(ticks, apart) }, { ...axis, size: 62, values: (_plot, ticks) => ticks.map(format) }],
     series: [
       {},
       ...series.map(({ label, index }) => ({

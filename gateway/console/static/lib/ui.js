@@ -56,7 +56,7 @@ export const Panel = ({ title, side, children }) => html`
   <section class="panel">${title && html`<div class="row spread"><h2>${title}</h2>${side}</div>`}${children}</section>`;
 
 export const Tile = ({ label, value, unit, under }) => html`
-  <div class="tile"><dt>${label}</dt><dd>${value}${unit && html` <small>${unit}</small>`}${under && html`<span class="under">${under}</span>`}</dd></div>`;
+  <div class="tile"><dt>${label}</dt><dd class=${typeof value === "string" && value.length > 8 ? "words" : ""}>${value}${unit && html` <small>${unit}</small>`}${under && html`<span class="under">${under}</span>`}</dd></div>`;
 
 export const Tiles = ({ children }) => html`<dl class="tiles" style=${{ margin: 0 }}>${children}</dl>`;
 

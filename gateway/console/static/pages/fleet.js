@@ -64,7 +64,7 @@ export function Fleet({ me }) {
       <${Tile} label="Requests" value=${count(mean(recent, (s) => total(s.requests)))} unit="/s" under=${`${count(mean(recent, failed))} failed /s`} />
       <${Tile} label="In flight" value=${count(now.in_flight)} under=${`${count(waiting)} queued`} />
       <${Tile} label="First token, p50" value=${ms(now.ttft_ms.p50)} under=${`p95 ${ms(now.ttft_ms.p95)}`} />
-      <${Tile} label="Per output token, p50" value=${ms(now.tpot_ms.p50)} under=${`p95 ${ms(now.tpot_ms.p95)}`} />
+      <${Tile} label="Output token, p50" value=${ms(now.tpot_ms.p50)} under=${`p95 ${ms(now.tpot_ms.p95)}`} />
       <${Tile} label="Output tokens" value=${count(mean(recent, (s) => s.tokens?.completion))} unit="/s" under=${`${count(mean(recent, (s) => s.tokens?.prompt))} prompt /s`} />
       <${Tile} label="Cost" value=${usd(mean(recent, (s) => s.cost_usd) * 3600 || 0)} unit="/h" under=${now.slo_met === null ? "no promises in force" : `${percent(now.slo_met)} of promises kept`} />
     <//>

@@ -25,19 +25,19 @@ export function Health({ me }) {
         <${Tile} label="Connections" value=${count(now?.connections)} />
         <${Tile} label="Database" value=${shown.stores.database} />
         <${Tile} label="Counters" value=${shown.stores.counters} under=${shown.stores.counters_shared ? "shared by all workers" : "each worker decides alone for now"} />
-        <${Tile} label="Settlements waiting" value=${count(shown.stores.settlements_waiting)} />
+        <${Tile} label="Waiting settlements" value=${count(shown.stores.settlements_waiting)} />
         <${Tile} label="Usage events lost" value=${count(shown.stores.usage_dropped)} />
       <//>
       <${Panel} title="Workers"><${Table} caption="Workers" id=${(row) => row.pid} rows=${shown.workers} empty=${html`<${Empty} title="No worker answers">They may be starting; see the log.<//>`} columns=${[
         { key: "index", title: "Worker" },
-        { key: "pid", title: "Process", num: true },
+        { key: "pid", title: "Process" },
         { key: "state", title: "State", show: (w) => html`<${Badge} kind=${w.state === "ready" ? "good" : "warn"}>${w.state}<//>${w.reasons.length > 0 && html`<div class="small soft">${w.reasons.join("; ")}</div>`}` },
         { key: "started_unix", title: "Started", show: (w) => html`<${Time} unix=${w.started_unix} />` },
         { key: "policies", title: "Policies", show: (w) => html`<span class="mono" title=${w.policies}>${w.policies.slice(0, 12) || NONE}</span>` },
       ]} /><//>
       <${Panel} title="Processes"><${Table} caption="Processes" id=${(row) => row.name} rows=${shown.processes} columns=${[
         { key: "name", title: "Slot" },
-        { key: "pid", title: "Process", num: true },
+        { key: "pid", title: "Process" },
         { key: "restarts", title: "Unexpected ends", num: true },
         { key: "last_end", title: "Last end", show: (p) => p.last_end || NONE },
         { key: "refused_replacements", title: "Refused replacements", num: true },
