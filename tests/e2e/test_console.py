@@ -123,7 +123,7 @@ async def test_a_revoked_key_is_signed_out_within_seconds(tmp_path: Path) -> Non
         made = await key_with(served, "operator")
         async with signed_in(browser, served.admin, made["key"]) as page:
             await show(page, "Gateway")
-            done = await asyncio.to_thread(command, served, "key", "revoke", made["id"], "--tenant", "acme")
+            done = await asyncio.to_thread(command, served, "key", "revoke", made["id"], "--tenant", "acme", "--yes")
             assert done.returncode == 0, done.stderr
             await expect(page.get_by_role("heading", name="Sign in")).to_be_visible(timeout=20_000)
             await expect(page.get_by_role("status")).to_contain_text("does not count any more")
