@@ -53,7 +53,7 @@ function Filters({ params, me, onChange }) {
   };
   return html`<form class="filters" onSubmit=${change} onChange=${change}>
     <${Field} label="Show"><select name="order" value=${params.order ?? ""}><option value="">newest first</option><option value="slowest">slowest first</option></select><//>
-    <${Field} label="Of the last"><select name="last" value=${params.last ?? "1 hour"}>${Object.keys(RECENT_S).map((words) => html`<option key=${words}>${words}</option>`)}</select><//>
+    <${Field} label="Of the last"><select name="last">${Object.keys(RECENT_S).map((words) => html`<option key=${words} value=${words} selected=${words === (params.last ?? "1 hour")}>${words}</option>`)}</select><//>
     <${Field} label="Outcome"><select name="outcome" value=${params.outcome ?? ""}><option value="">any</option><option value="ok">ok</option><option value="failed">failed</option></select><//>
     ${!me.tenant && html`<${Field} label="Tenant"><input name="tenant" value=${params.tenant ?? ""} size="12" /><//>`}
     <${Field} label="Model"><input name="model" value=${params.model ?? ""} size="14" /><//>
@@ -119,19 +119,19 @@ function Decision({ id }) {
 
 function DecisionShown({ shown }) {
   const backends = [...(shown.contenders ?? [])].sort((a, b) => (a.cost ?? Infinity) - (b.cost ?? Infinity));
-  const terms = [...new Set(backends.flatMap(({ terms: of }) => Object.keys(of ?? {})))];
+  const terms = [...new Set(backends.flatMap(({ terms: of }) => Object.entries(of ?? {}).filter(([, value]) => value).map(([term]) => term)))];
   return html`<${Panel} title="Routing decision">
     <p>${shown.reason}</p>
     <p class="soft small">Policy ${shown.policy}${shown.unit ? `, costs in ${shown.unit}` : ""}; ${count(shown.prompt_tokens)} prompt tokens ${shown.exact ? "counted" : "estimated"}, ${count(shown.output_tokens)} output tokens expected.</p>
     <${Table} caption="Backends of the pool" rows=${backends} id=${(row) => row.backend} columns=${[
       { key: "backend", title: "Backend", show: (b) => html`<strong>${b.backend}</strong> ${!b.lost && html`<${Badge} kind="good">chosen<//>`}` },
-      { key: "cost", title: "Cost", num: true, show: (b) => (b.cost === null ? NONE : count(b.cost)) },
+      { key: "cost", title: "Cost", num: true, show: (b) => (b.cost === null ? NONE : shown.unit === "s" ? ms(b.cost * 1000) : count(b.cost)) },
       { key: "held_tokens", title: "Prompt tokens cached", num: true, show: (b) => count(b.held_tokens) },
       { key: "waiting", title: "Waiting there", num: true, show: (b) => count(b.waiting) },
       { key: "first_token_s", title: "First token expected", num: true, show: (b) => (b.first_token_s === null ? NONE : ms(b.first_token_s * 1000)) },
       { key: "lost", title: "Why not", show: (b) => b.lost || NONE },
     ]} />
-    ${backends.length > 0 && terms.length > 0 && html`<div class="grid">${terms.map((term) => html`<div key=${term}><h3>${term.replaceAll("_", " ")}</h3><${Bars} title=${term} bars=${backends.map((b, at) => ({ label: b.backend, value: b.terms?.[term] ?? null, index: at % 8 + 1 }))} /></div>`)}</div>`}
+    ${backends.length > 0 && terms.length > 0 && html`<div class="grid">${terms.map((term) => html`<div key=${term}><h3>${term.replace(/_s$/, "").replaceAll("_", " ")}</h3><${Bars} title=${term} format=${term.endsWith("_s") ? (value) => ms(value * 1000) : count} bars=${backends.map((b, at) => ({ label: b.backend, value: b.terms?.[term] ?? null, index: at % 8 + 1 }))} /></div>`)}</div>`}
   <//>`;
 }
 
