@@ -25,10 +25,12 @@ from gateway.ledger.bookkeeper import BookingState
 from gateway.placement.backend_state import BackendState
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.telemetry.alert_counters import ALERT_COUNTERS, ALERT_GAUGES, alert_counts, alert_rows
-from gateway.telemetry.cells import MAX_LABEL_CHARS, Cells
-from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
+from gateway.telemetry.cells import MAX_LABEL_CHARS
+from gateway.telemetry.families import COST, FAMILIES, MAX_SERIES, NONE, Family
 from gateway.telemetry.file_gauges import FILE_GAUGES
+from gateway.telemetry.headroom import HEADROOM_GAUGES
 from gateway.telemetry.metrics import MetricsSnapshot
+from gateway.telemetry.processes import PROCESS_COUNTERS, PROCESS_GAUGES
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
 
 _LABELS: Final = ("pool", "backend")
@@ -139,6 +141,13 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **ROLLOUT_GAUGES,
     **ALERT_GAUGES,
     **FILE_GAUGES,
+    **HEADROOM_GAUGES,
+    **PROCESS_GAUGES,
+    "tidegate_backend_usd_per_hour": ("Price of an hour of the backend's engine, where one is set.", ("pool", "backend")),
+    "tidegate_scrape_slice_seconds": (
+        "The longest time that the worker's event loop was held by one part of its answer to a scrape, since it started.",
+        ("worker",),
+    ),
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
 }
 _SIGNAL_GAUGES: Final[dict[str, Callable[[Signals], float | None]]] = {
@@ -146,7 +155,13 @@ _SIGNAL_GAUGES: Final[dict[str, Callable[[Signals], float | None]]] = {
     "tidegate_backend_waiting_requests": lambda signals: signals.waiting,
     "tidegate_backend_kv_usage_ratio": lambda signals: signals.kv_usage,
 }
+COST_USD: Final = "tidegate_cost_usd_total"
+NANOUSD: Final = 1e9
+"""Nano-dollars of a dollar."""
+
 COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    COST_USD: ("What finished requests cost, in dollars.", COST.labels),
+    **PROCESS_COUNTERS,
     "tidegate_backend_breaker_opens_total": ("Times that a breaker of the backend opened, over all workers.", ("pool", "backend")),
     "tidegate_worker_restarts_total": ("Unexpected ends of a worker (or of the admin process).", ("worker",)),
     "tidegate_ledger_booked_total": ("Usage events by what became of them in SQL.", ("state",)),
@@ -154,15 +169,6 @@ COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **ALERT_COUNTERS,
     "tidegate_access_log_dropped_total": ("Access-log lines dropped because nobody read them fast enough.", ()),
 }
-ALIASES: Final = (
-    (TTFT, "gen_ai_server_time_to_first_token_seconds", ("gen_ai_request_model",)),
-    (TPOT, "gen_ai_server_time_per_output_token_seconds", ("gen_ai_request_model",)),
-    (DURATION, "gen_ai_server_request_duration_seconds", ("gen_ai_request_model",)),
-)
-"""OpenTelemetry's names for the histograms that common dashboards expect, written from the same cells: an alias costs the workers
-nothing. Only the model label is kept."""
-
-
 class Scrape(msgspec.Struct, frozen=True):
     """The data of one scrape."""
 
@@ -187,7 +193,7 @@ def describe() -> dict[str, tuple[str, tuple[str, ...]]]:
     }
     families |= {name: ("gauge", labels) for name, (_, labels) in GAUGES.items()}
     families |= {name: ("counter", labels) for name, (_, labels) in COUNTERS.items()}
-    return families | {name: ("histogram", labels) for _, name, labels in ALIASES}
+    return families
 
 
 def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
@@ -204,8 +210,7 @@ class _Families(Collector):
         rows = self._scrape.totals.families
         for family in FAMILIES:
             yield _counted(family, rows.get(family.name, ()))
-        for family, name, labels in ALIASES:
-            yield _alias(family, name, labels, rows.get(family.name, ()))
+        yield _in_dollars(rows.get(COST.name, ()))
         yield from _gauges(self._scrape)
         yield from _process_counters(self._scrape)
 
@@ -238,14 +243,9 @@ def _histogram(name: str, text: str, labels: tuple[str, ...], bounds: tuple[floa
     return metric
 
 
-def _alias(family: Family, name: str, labels: tuple[str, ...], rows: Rows) -> Metric:
-    """A copy of the histogram under another name, summed over all labels but the first (the model)."""
-    sums = Cells(Family(name, family.help, labels, kind="histogram", bounds=family.bounds), MAX_SERIES)
-    for values, cell in rows:
-        total = sums.cell(values[:1])
-        for at, number in enumerate(cell):
-            total[at] += number
-    return _histogram(name, f"{family.help} Alias of {family.name}.", labels, family.bounds, sums.rows())
+def _in_dollars(rows: Rows) -> Metric:
+    """The cost in dollars, beside `COST` in whole nano-dollars."""
+    return _counter(COST_USD, [(labels, nanousd / NANOUSD) for labels, (nanousd,) in rows])
 
 
 def _gauge(name: str, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
