@@ -214,6 +214,9 @@ class Deps:
     """Whether usage cannot be made durable now."""
     count_prefix: Callable[[str, str, float, int], None]
     """Called with pool, backend, the tokens of a prompt that the index said it holds, and the tokens that the engine then said it had."""
+    count_first_token: Callable[[str, str, float, float], None]
+    """Called with pool, backend, the seconds to the first token that routing predicted when it sent a request, and the seconds that it
+    took."""
     log_defect: Callable[[BaseException, str], None]
     salt_secret: bytes
     salts: Salts

@@ -108,8 +108,8 @@ GEN_AI_DURATION_BOUNDS_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.2
 GEN_AI_TTFT_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 GEN_AI_TPOT_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 GEN_AI_TOKEN_BOUNDS: Final = tuple(float(4**power) for power in range(14))
-"""The buckets that OpenTelemetry's conventions for generative AI advise for `gen_ai.*` metrics, 1 to 67,108,864 tokens in the last. Dashboards
-made for these names count on them, so they stay as they are although `DURATION_BOUNDS_S` and the others fit a gateway better."""
+"""The buckets that OpenTelemetry's conventions for generative AI advise for `gen_ai.*` metrics; the last ones are 1 to 67,108,864 tokens.
+Dashboards made for these names count on them, so they stay as they are although `DURATION_BOUNDS_S` and the others fit a gateway better."""
 RATIO_BOUNDS: Final = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 """Around 1, where a prediction was right; above 1 the answer began later than predicted."""
 LAG_BOUNDS_S: Final = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
