@@ -41,6 +41,7 @@ from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.own_key import OwnSpend
+from gateway.telemetry.answer_samples import AnswerSamples
 from guardrails.policy import Direction
 from guardrails.ports import Detector
 from guardrails.verdict import GuardVerdict
@@ -217,6 +218,8 @@ class Deps:
     count_first_token: Callable[[str, str, float, float], None]
     """Called with pool, backend, the seconds to the first token that routing predicted when it sent a request, and the seconds that it
     took."""
+    answer_samples: AnswerSamples | None
+    """Which answers are judged for metrics; None for none."""
     log_defect: Callable[[BaseException, str], None]
     salt_secret: bytes
     salts: Salts

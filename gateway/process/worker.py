@@ -69,7 +69,7 @@ from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks, channel_for
-from gateway.wiring.requests import deps_for
+from gateway.wiring.requests import answer_samples_for, deps_for
 from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
 from policies.load import PolicyFolder
 from routing.prefix.chain import generation
@@ -233,6 +233,8 @@ class _Worker:
         counters = await books.open(run_dir, lambda: deps.live.directory)
         files = FileParts(settings)
         stack.push_async_callback(files.close)
+        samples = answer_samples_for(settings, self._metrics)
+        stack.callback(samples.close)
         answer_cache, close_answers = await answers_for(settings, pepper)
         stack.push_async_callback(close_answers)
         stack.push_async_callback(self._detectors.close)
@@ -251,6 +253,7 @@ class _Worker:
             observe_decision=self._metrics.observe_decision,
             count_prefix=self._metrics.count_prefix,
             count_first_token=self._metrics.count_first_token,
+            answer_samples=samples,
             late_findings=self._metrics.count_late_findings,
             guessed=await guessed_vocabularies_for(settings),
             answers=answer_cache,

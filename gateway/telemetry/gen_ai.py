@@ -2,9 +2,9 @@
 are what callers see, and `gen_ai.client.token.usage`.
 
 The conventions' attributes are labels here, with underscores. `gen_ai_request_model` is the name that was asked for,
-`gen_ai_response_model` the one that answered; both are names of the policies. `gen_ai_provider_name` is the dialect of the pool's engines, since the conventions'
-list has no engines that people run themselves, and lets one add to it. `error_type` says whose failure it was: one of three, because
-a label for each kind of fault would take the room of the models.
+`gen_ai_response_model` the one that answered; both are names of the policies. `gen_ai_provider_name` is the dialect of the pool's engines,
+since the conventions' list has no engines that people run themselves, and lets one add to it. `error_type` says whose failure it was: one
+of three, because a label for each kind of fault would take the room of the models.
 """
 
 from bisect import bisect_left

@@ -5,7 +5,7 @@ counters in a worker's memory a look takes time of that worker. The path of a re
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
@@ -16,8 +16,9 @@ import structlog
 from domain.clock import WallClock
 from gateway.telemetry.cells import MAX_LABEL_CHARS, MAX_NAMES
 from gateway.telemetry.families import OTHER
+from tenancy.directory import Directory
 from tenancy.hold import LimitUsage
-from tenancy.limits import Group, Limit, LimitLine, Window, line_of
+from tenancy.limits import Group, LimitLine, Window, line_of
 from tenancy.ports import CountersAway
 
 EVERY_S: Final = 5.0
@@ -66,18 +67,18 @@ class HeadroomWatch:
     """Looks at the limits of tenants while somebody wants to know.
 
     Args:
-        limits: every limit of tenants, their projects and keys, with the tenant's id (`Directory.limits_of_tenants`).
+        directory: the tenants and their limits now.
         look: reads the counters of a group. Raises CountersAway.
     """
 
     def __init__(
         self,
-        limits: Callable[[], Iterable[tuple[str, Limit]]],
+        directory: Callable[[], Directory],
         look: Callable[[Group], Awaitable[Sequence[LimitUsage]]],
         wall: WallClock,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._limits = limits
+        self._directory = directory
         self._look = look
         self._wall = wall
         self._sleep = sleep
@@ -121,7 +122,7 @@ class HeadroomWatch:
 
     async def _usages(self) -> AsyncIterator[tuple[str, LimitUsage]]:
         looked = 0
-        for tenant, found in groupby(sorted(self._limits(), key=itemgetter(0)), key=itemgetter(0)):
+        for tenant, found in groupby(sorted(self._directory().limits_of_tenants(), key=itemgetter(0)), key=itemgetter(0)):
             lines: list[LimitLine] = [line_of(limit, self._wall()) for _, limit in found]
             for begin in range(0, len(lines), AT_ONCE):
                 some = lines[begin : begin + AT_ONCE]

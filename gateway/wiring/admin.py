@@ -320,7 +320,7 @@ class AdminApiRun:
         )
         self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
         self.files = FigureWatch(SqlBatches(engine), time.time) if settings.files.enabled else None
-        self.headroom = HeadroomWatch(lambda: self._holders.directory.limits_of_tenants(), self._counters.look, time.time)
+        self.headroom = HeadroomWatch(lambda: self._holders.directory, self._counters.look, time.time)
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),

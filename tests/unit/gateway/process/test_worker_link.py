@@ -27,7 +27,8 @@ from gateway.process.worker_link import (
 )
 from gateway.record import Record
 from gateway.telemetry.families import REQUESTS
-from gateway.telemetry.metrics import Metrics, MetricsSnapshot
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.snapshot import MetricsSnapshot
 from tenancy.hold import LimitUsage
 from tenancy.limits import Group, Level, Limit, Meter, Scope, Window, line_of
 from tenancy.ports import CountersAway

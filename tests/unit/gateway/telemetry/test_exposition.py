@@ -19,7 +19,8 @@ from gateway.process.snapshots import IssuerState, SlotState, State, Supervision
 from gateway.record import GAP_BOUNDS_S, Record
 from gateway.telemetry.exposition import Scrape, describe, render
 from gateway.telemetry.families import MAX_SERIES
-from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.snapshot import MetricsSnapshot, merge
 
 ROOT = Path(__file__).parents[4]
 RECORD = Record(

@@ -52,7 +52,8 @@ from gateway.telemetry.families import (
     TTFT_BOUNDS_S,
     Family,
 )
-from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.snapshot import MetricsSnapshot, merge
 from guardrails.verdict import GuardVerdict, Noted
 from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
