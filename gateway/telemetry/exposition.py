@@ -239,7 +239,7 @@ def _counted(family: Family, rows: CellRows, exemplars: ExemplarRows) -> Metric:
 
 def _histogram(family: Family, rows: CellRows, exemplars: ExemplarRows) -> Metric:
     metric = HistogramMetricFamily(family.name, family.help, labels=family.labels + family.closed)
-    edges = [repr(bound) for bound in family.bounds] + ["+Inf"]
+    edges = [repr(float(bound)) for bound in family.bounds] + ["+Inf"]
     marked = {labels: dict(found) for labels, found in exemplars}
     for values, cell in rows:
         buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
