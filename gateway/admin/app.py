@@ -157,7 +157,7 @@ def create_admin_app(
             named = processes_of(published, snapshots, os.getpid())
             return render(msgspec.structs.replace(scrape, processes=uses(named)), request.headers.get("accept", ""))
 
-        # Off the loop: a scrape at every ceiling takes tens of milliseconds, and probes must not wait for it.
+        # Off the loop: a large page takes a tenth of a second and more, and probes must not wait for it.
         text, content_type = await asyncio.to_thread(written)
         return Response(text, headers={"content-type": content_type})
 
