@@ -24,6 +24,7 @@ from gateway.config.cache import CacheSettings
 from gateway.config.files import BatchSettings, FileSettings
 from gateway.config.guards import GuardSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
+from gateway.config.metrics import MetricsSettings
 from gateway.config.pools import PoolSettings, Region, checked_networks
 from gateway.config.request_log import RequestLogSettings
 from gateway.config.secrets import File, SecretReference, SecretSettings
@@ -387,6 +388,7 @@ class Settings(Strict):
     request_log: RequestLogSettings = Field(
         default=RequestLogSettings(), description="Finished requests that are kept, to be listed and shown."
     )
+    metrics: MetricsSettings = Field(default=MetricsSettings(), description="Metrics that cost something.")
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
     docs_url: DocsUrl | None = Field(
         default=None,

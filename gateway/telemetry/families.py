@@ -53,6 +53,8 @@ ENDPOINTS: Final = frozenset(
 )
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
+ERROR_TYPES: Final = ("", *(source.value for source in Source))
+"""The label `error_type`: whose failure it was, empty for a success, as OpenTelemetry wants it."""
 TOKEN_TYPES: Final = ("prompt", "cached", "completion", "reasoning")
 CLOSINGS: Final = ("settle", "estimate", "release", "hit")
 CLOSING_AT: Final = {word: at for at, word in enumerate(CLOSINGS)}
@@ -101,6 +103,21 @@ OVERHEAD_BOUNDS_S: Final = (
 )
 """From 10 us: the gateway's own share of a request is tens of microseconds, three decades below an engine's."""
 
+
+GEN_AI_DURATION_BOUNDS_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+GEN_AI_TTFT_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+GEN_AI_TPOT_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+GEN_AI_TOKEN_BOUNDS: Final = tuple(4**power for power in range(14))
+"""The buckets that OpenTelemetry's conventions for generative AI advise for `gen_ai.*` metrics; the last ones are 1 to 67,108,864 tokens.
+Dashboards made for these names count on them, so they stay as they are although `DURATION_BOUNDS_S` and the others fit a gateway better."""
+RATIO_BOUNDS: Final = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
+"""Around 1, where a prediction was right; above 1 the answer began later than predicted."""
+LAG_BOUNDS_S: Final = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+"""From the resolution of the loop's timers, 1 ms; 5 ms is the bound that a scrape has to keep."""
+ANSWER_BOUNDS_TOKENS: Final = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
+"""Doubling from 16 to 16,384 tokens, where answers of chats are, so that a shift of the median by half is seen."""
+SURPRISAL_BOUNDS_NATS: Final = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
+"""Dense from 0.1 to 1 nat a token, where the means of sampled answers are; 0.7 is a choice between two equally likely tokens."""
 
 DECIDED: Final = ("cost", "session", "match", "fewest requests", "rendezvous", "dice", "explored", "alone", "nobody")
 """The deciding factor of a routing decision: `cost` when no other candidate was near, `alone` when there was no other, `nobody` when no
@@ -340,6 +357,97 @@ PROMISED: Final = Family(
     split_label="met",
     split=("true", "false"),
 )
+GOODPUT_REQUESTS: Final = Family(
+    "tidegate_goodput_requests_total",
+    "Requests of tenants that were promised something, and whether all of it was so.",
+    ("model", "tenant"),
+    split_label="met",
+    split=("true", "false"),
+)
+GOODPUT_TOKENS: Final = Family(
+    "tidegate_goodput_tokens_total",
+    "Completion tokens of these requests.",
+    ("model", "tenant"),
+    split_label="met",
+    split=("true", "false"),
+)
+GEN_AI_DURATION: Final = Family(
+    "gen_ai_server_request_duration_seconds",
+    "From the request's head to the end of its answer, as OpenTelemetry names it.",
+    ("gen_ai_request_model", "gen_ai_response_model", "gen_ai_provider_name", "gen_ai_operation_name"),
+    ("error_type",),
+    closed_combinations=len(ERROR_TYPES),
+    kind="histogram",
+    bounds=GEN_AI_DURATION_BOUNDS_S,
+)
+GEN_AI_TTFT: Final = Family(
+    "gen_ai_server_time_to_first_token_seconds",
+    "From the request's last byte to the first event of the answer, as OpenTelemetry names it.",
+    ("gen_ai_request_model", "gen_ai_response_model", "gen_ai_provider_name", "gen_ai_operation_name"),
+    kind="histogram",
+    bounds=GEN_AI_TTFT_BOUNDS_S,
+)
+GEN_AI_TPOT: Final = Family(
+    "gen_ai_server_time_per_output_token_seconds",
+    "Per streamed answer the mean time between two tokens, as OpenTelemetry names it.",
+    ("gen_ai_request_model", "gen_ai_response_model", "gen_ai_provider_name", "gen_ai_operation_name"),
+    kind="histogram",
+    bounds=GEN_AI_TPOT_BOUNDS_S,
+)
+GEN_AI_TOKENS: Final = Family(
+    "gen_ai_client_token_usage",
+    "Tokens of each request, as engines report them and OpenTelemetry names them.",
+    ("gen_ai_request_model", "gen_ai_response_model", "gen_ai_provider_name", "gen_ai_operation_name"),
+    ("gen_ai_token_type",),
+    closed_combinations=2,
+    kind="histogram",
+    bounds=GEN_AI_TOKEN_BOUNDS,
+)
+TTFT_RATIO: Final = Family(
+    "tidegate_ttft_prediction_ratio",
+    "Time to the first token as measured, divided by the predicted one.",
+    ("pool", "backend"),
+    kind="histogram",
+    bounds=RATIO_BOUNDS,
+)
+LOOP_LAG: Final = Family(
+    "tidegate_loop_lag_seconds",
+    "How late the worker's event loop runs a timer, four samples a second.",
+    ("worker",),
+    kind="histogram",
+    bounds=LAG_BOUNDS_S,
+)
+BACKEND_TOKENS: Final = Family(
+    "tidegate_backend_tokens_total",
+    "Tokens that the backend reported; cached is part of prompt.",
+    ("pool", "backend"),
+    split_label="type",
+    split=("prompt", "cached", "completion"),
+)
+ANSWERS: Final = Family(
+    "tidegate_answers_total",
+    "Whole generated answers, and those that the model or a filter refused to give.",
+    ("model", "pool"),
+    split_label="result",
+    split=("given", "declined"),
+)
+ANSWER_TOKENS: Final = Family(
+    "tidegate_answer_tokens",
+    "Completion tokens of whole answers.",
+    ("model", "pool"),
+    kind="histogram",
+    bounds=ANSWER_BOUNDS_TOKENS,
+)
+ANSWER_LANGUAGES: Final = Family(
+    "tidegate_answer_languages_total", "Sampled answers by their language, where drift.languages says so.", ("model", "language")
+)
+ANSWER_SURPRISAL: Final = Family(
+    "tidegate_answer_surprisal_nats",
+    "Minus the mean log-probability of an answer's tokens, where the caller asked for log-probabilities.",
+    ("model", "pool"),
+    kind="histogram",
+    bounds=SURPRISAL_BOUNDS_NATS,
+)
 CONNECTION_REFUSALS: Final = ("untrusted_proxy", "proxy_header", "address")
 REFUSED_CONNECTIONS: Final = Family(
     "tidegate_refused_connections_total",
@@ -495,6 +603,19 @@ FAMILIES: Final = (
     DEGRADED,
     FALLBACKS,
     PROMISED,
+    GOODPUT_REQUESTS,
+    GOODPUT_TOKENS,
+    GEN_AI_DURATION,
+    GEN_AI_TTFT,
+    GEN_AI_TPOT,
+    GEN_AI_TOKENS,
+    TTFT_RATIO,
+    LOOP_LAG,
+    BACKEND_TOKENS,
+    ANSWERS,
+    ANSWER_TOKENS,
+    ANSWER_LANGUAGES,
+    ANSWER_SURPRISAL,
     REFUSED_CONNECTIONS,
     LOOKED_UP,
     CACHE_BYPASSED,
