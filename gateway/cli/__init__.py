@@ -23,6 +23,9 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "simulate": RootEntry("gateway.cli.simulate:simulate", "Replay a trace against a modelled fleet under several routing policies."),
     "version": RootEntry("gateway.cli:version", "Print the versions of Tidegate and Python."),
     "export-schema": RootEntry("gateway.cli.check:export_schema", "Write the JSON schemas, and the tables of the reference pages."),
+    "export-dashboards": RootEntry(
+        "gateway.cli.dashboards:export_dashboards", "Write the dashboards for Grafana and the alerts for Prometheus."
+    ),
     "audit": RootEntry("gateway.cli.audit:audit_app", "The audit: who changed what."),
     "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
     "cache": RootEntry("gateway.cli.cache:cache_app", "The answer cache: what it did, what it keeps, and what it is to forget."),
