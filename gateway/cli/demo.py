@@ -36,6 +36,7 @@ from gateway.cli.demo_engines import (
     start_smollm2,
     start_vllm,
 )
+from gateway.cli.demo_observe import Observed, need_prometheus, page_of_charts, start_prometheus, wait_for_charts
 from gateway.cli.explain import blocks
 from gateway.cli.printing import fail, out
 
@@ -79,6 +80,9 @@ def demo(
     weights: Annotated[Path | None, typer.Option(help="For --engine vllm: the folder with the model.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Exit after the conversation.")] = False,
     terms: Annotated[bool, typer.Option("--terms", help="Print every term of each routing decision as well.")] = False,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Start Prometheus too, with the shipped alerts, and say where the charts are.")
+    ] = False,
     port: Annotated[
         int | None,
         typer.Option(
@@ -90,6 +94,8 @@ def demo(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)  # a shell starts background jobs with SIGINT ignored
     data_port = _data_port(port, once)
+    if observe:
+        need_prometheus()
     with contextlib.ExitStack() as at_last, tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder, contextlib.ExitStack() as stack:
         home = Path(folder)
         _label("starting", STARTING[engine])
@@ -108,11 +114,15 @@ def demo(
         demo_run = DemoRun(home, f"{base_url}/v1", admin_url, key, pool.model, terms)
         _label("gateway", f"{demo_run.base_url}, admin {demo_run.admin_url}")
         _label("tenant", "demo, with one key")
+        observed = start_prometheus(stack, home, admin_url) if observe else None
         openai = _openai()
+        begun = time.monotonic()
         try:
             request_id = _converse(openai, demo_run, engine, len(pool.engines))
         except openai.OpenAIError as error:
             fail_with_log(f"the gateway did not answer as it should: {error}", home / "gateway.log")
+        if observed is not None:
+            _charts(observed, begun)
         if once:
             flags = ["--engine", engine, *(["--vllm", str(vllm), "--weights", str(weights)] if engine == "vllm" else [])]
             _numbered("Try next", _next_after(flags))
@@ -360,6 +370,24 @@ def _answered_by(decision: dict[str, Any]) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms"
+
+
+def _charts(observed: Observed, begun: float) -> None:
+    """Print which charts have data, and where they are drawn.
+
+    Args:
+        begun: when the first request began.
+    """
+    charts = wait_for_charts(observed.url)
+    took_s = time.monotonic() - begun
+    have = ", ".join(f"{title.removeprefix('Tidegate: ')} {count}" for title, count in charts.filled.items())
+    _print("")
+    _label("charts", f"with data {took_s:.1f} s after the first request began: {have}")
+    if charts.empty:
+        fail(f"charts without data: {', '.join(panel.title for panel in charts.empty)}")
+    _label("drawn by", page_of_charts(observed.url))
+    _label("alerts", f"{observed.url}/alerts" + (f", Alertmanager {observed.alertmanager_url}" if observed.alertmanager_url else ""))
+    _print("          for Grafana: import the files that `tidegate export-dashboards` writes")
 
 
 # --- what to try next -------------------------------------------------------------------------------------------------
