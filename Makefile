@@ -192,6 +192,9 @@ bench-booking: $(VENV)/.dev ## how many requests a second get into SQL, beside t
 bench-decision: $(VENV)/.dev ## what finding a prompt in the index and deciding cost, and what the index weighs
 	$(BIN)/python -m bench.decision
 
+bench-scrape: $(VENV)/.dev ## how long a scrape holds a worker's event loop, with 1,000 tenants and with every metric at its ceiling
+	$(BIN)/python -m bench.scrape
+
 bench-policies: $(VENV)/.dev ## reading 1,000 tenants' rules, and asking them about a request
 	$(BIN)/python -m bench.policies
 

@@ -65,6 +65,8 @@ class Traits(msgspec.Struct, frozen=True):
     region: str = ""
     hardware: str = ""
     """The class of `routing.rates.PRIORS` with the prior of its speed; empty: as set for its pool."""
+    usd_per_hour: float = 0.0
+    """What an hour of its engine costs, in dollars; 0: as set for its pool."""
 
 
 NO_TRAITS: Final = Traits()

@@ -41,6 +41,7 @@ from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.own_key import OwnSpend
+from gateway.telemetry.answer_samples import AnswerSamples
 from guardrails.policy import Direction
 from guardrails.ports import Detector
 from guardrails.verdict import GuardVerdict
@@ -214,6 +215,11 @@ class Deps:
     """Whether usage cannot be made durable now."""
     count_prefix: Callable[[str, str, float, int], None]
     """Called with pool, backend, the tokens of a prompt that the index said it holds, and the tokens that the engine then said it had."""
+    count_first_token: Callable[[str, str, float, float], None]
+    """Called with pool, backend, the seconds to the first token that routing predicted when it sent a request, and the seconds that it
+    took."""
+    answer_samples: AnswerSamples | None
+    """Which answers are judged for metrics; None for none."""
     log_defect: Callable[[BaseException, str], None]
     salt_secret: bytes
     salts: Salts

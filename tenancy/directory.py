@@ -116,6 +116,12 @@ class Directory:
             if tag is not None:
                 yield from ((tag, limit) for limit in limits if limit.window in CALENDAR or isinstance(limit.window, Rolling))
 
+    def limits_of_tenants(self) -> Iterator[tuple[str, Limit]]:
+        """Every limit of a tenant, of its projects and of its keys, with the tenant's id, under which it is counted."""
+        for scope, limits in self._limits.items():
+            if scope.level in (Level.TENANT, Level.PROJECT, Level.KEY) and (tenant := self._tag(scope)) is not None:
+                yield from ((tenant, limit) for limit in limits)
+
     def _tag(self, scope: Scope) -> str | None:
         if scope.level in (Level.TENANT, Level.PROJECT, Level.USER):
             return scope.name.partition("/")[0]

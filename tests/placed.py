@@ -33,11 +33,14 @@ class Worker:
         made = deps_for(settings_for(["http://127.0.0.1:1"]), policies, directory([]), PEPPER, observe=_ignored, log_defect=_ignored)
         self.now = 100.0
         self.compared: list[tuple[float, int]] = []
+        self.first_tokens: list[tuple[float, float]] = []
+        """Predicted and measured seconds to first tokens."""
         self.deps: Deps = replace(
             made,
             clock=lambda: self.now,
             rng=random.Random(1),
             count_prefix=lambda pool, backend, predicted, actual: self.compared.append((predicted, actual)),
+            count_first_token=lambda pool, backend, predicted_s, actual_s: self.first_tokens.append((predicted_s, actual_s)),
         )
         up = tuple([Backend(one, POOL, Availability.UP, "") for one in ids])
         made.live.fleet = made.live.fleet.with_backends(POOL, up)

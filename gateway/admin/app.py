@@ -6,6 +6,7 @@ starts.
 """
 
 import asyncio
+import os
 import platform
 import signal
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,9 +30,11 @@ from gateway.process.background import kept_up
 from gateway.process.children import settle_memory
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
-from gateway.process.worker_link import Totals, collect, not_ready, supervision
+from gateway.process.worker_link import Totals, collect, not_ready, processes_of, supervision
 from gateway.telemetry.exposition import GaugeRows, Scrape, render
 from gateway.telemetry.file_gauges import FigureWatch
+from gateway.telemetry.headroom import HeadroomWatch
+from gateway.telemetry.processes import uses
 from gateway.telemetry.rollout_gauges import RolloutFigures
 
 FLEET_WITHIN_S: Final = 0.5
@@ -48,6 +51,8 @@ class PoolShown(msgspec.Struct, frozen=True):
     model: str
     """The model name that requests to its engines carry."""
     dialect: str
+    usd_per_hour: float | None = None
+    """What an hour of each of its engines costs; None where that is not set."""
 
 
 class ApiRun(Protocol):
@@ -60,6 +65,8 @@ class ApiRun(Protocol):
 
     files: FigureWatch | None
     """The counts of files and batches, for metrics; None where files are switched off."""
+    headroom: HeadroomWatch
+    """What tenants have left of their limits, for metrics."""
 
     async def run(self) -> None:
         """Keep the snapshot of keys current until cancelled."""
@@ -99,6 +106,7 @@ def create_admin_app(
     rollouts: Callable[[], RolloutFigures | None] = lambda: None,
     alerts: Callable[[], AlertCounts | None] = lambda: None,
     files: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
+    headroom: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
 ) -> FastAPI:
     """The admin port as an ASGI app.
 
@@ -114,10 +122,12 @@ def create_admin_app(
         rollouts: the state of the rollouts, for metrics.
         alerts: what became of budget alerts, for metrics.
         files: samples of the gauges of stored files and batches.
+        headroom: samples of the gauges of what tenants have left of their limits.
     """
     # No docs pages: they load scripts from elsewhere. These routes are in docs/reference/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
     totals = Totals()
+    usd_per_hour = {pool.name: pool.usd_per_hour for pool in pools if pool.usd_per_hour is not None}
     _add_errors(app)
 
     async def index() -> Response:
@@ -139,9 +149,16 @@ def create_admin_app(
 
     async def metrics(request: Request) -> Response:
         snapshots = await collect(with_metrics=True)
-        scrape = Scrape(totals.add(snapshots), snapshots, supervised(), workers, version, booking(), rollouts(), alerts(), files())
-        # Off the loop: a scrape at every ceiling takes tens of milliseconds, and probes must not wait for it.
-        text, content_type = await asyncio.to_thread(render, scrape, request.headers.get("accept", ""))
+        published = supervised()
+        scrape = Scrape(totals.add(snapshots), snapshots, published, workers, version, booking(), rollouts(), alerts(), files(), headroom())
+        scrape = msgspec.structs.replace(scrape, usd_per_hour=usd_per_hour)
+
+        def written() -> tuple[bytes, str]:
+            named = processes_of(published, snapshots, os.getpid())
+            return render(msgspec.structs.replace(scrape, processes=uses(named)), request.headers.get("accept", ""))
+
+        # Off the loop: a large page takes a tenth of a second and more, and probes must not wait for it.
+        text, content_type = await asyncio.to_thread(written)
         return Response(text, headers={"content-type": content_type})
 
     async def backends() -> Response:
@@ -240,6 +257,7 @@ async def _serve(
         rollouts=lambda: running.rollouts() if running is not None else None,
         alerts=lambda: running.alerts() if running is not None else None,
         files=lambda: running.files.rows() if running is not None and running.files is not None else (),
+        headroom=lambda: running.headroom.rows() if running is not None else (),
     )
     server = AdminServer(app, slot.ready)
     loop = asyncio.get_running_loop()

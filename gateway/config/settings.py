@@ -24,6 +24,7 @@ from gateway.config.cache import CacheSettings
 from gateway.config.files import BatchSettings, FileSettings
 from gateway.config.guards import GuardSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
+from gateway.config.metrics import MetricsSettings
 from gateway.config.pools import PoolSettings, Region, checked_networks
 from gateway.config.secrets import File, SecretReference, SecretSettings
 from gateway.placement.pool_state import DEFAULT_INDEX_BLOCKS
@@ -383,6 +384,7 @@ class Settings(Strict):
     batches: BatchSettings = Field(default=BatchSettings(), description="Batches: requests in a file, sent when there is room.")
     guards: GuardSettings = Field(default=GuardSettings(), description="The detectors that guard rules of policies may ask.")
     explanations: ExplanationSettings = Field(default=ExplanationSettings(), description="Routing decisions that are kept on disk.")
+    metrics: MetricsSettings = Field(default=MetricsSettings(), description="Metrics that cost something.")
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
     docs_url: DocsUrl | None = Field(
         default=None,

@@ -72,6 +72,9 @@ class BackendState(msgspec.Struct, frozen=True):
     processes: int | None = None
     """Workers of the deployment that share the limit; 0 while the number is unknown, None where nothing is limited."""
 
+    usd_per_hour: float = 0.0
+    """What an hour of its engine costs, where it has a price of its own; 0: that of its pool."""
+
     @property
     def reported_age_s(self) -> float | None:
         """Age of the running and waiting numbers, pushed or polled."""

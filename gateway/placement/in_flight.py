@@ -49,6 +49,7 @@ class InFlight:
         "ended",
         "interference_s",
         "limiter",
+        "predicted_s",
         "queued",
         "queued_ctx",
     )
@@ -67,6 +68,14 @@ class InFlight:
         """The sum of the contexts that those tokens attend to."""
         self.interference_s = load_table.interference_s(row, uncached)
         """Seconds that decode steps there were expected to add to the time to its first token."""
+        ctx = self.queued_ctx + uncached * (request.prompt_tokens - uncached / 2)
+        prefill_s = (
+            load_table.prefill_s[row]
+            + load_table.prefill_s_token[row] * (self.queued + uncached)
+            + load_table.prefill_s_token_ctx[row] * ctx
+        )
+        self.predicted_s = prefill_s + self.interference_s
+        """Predicted seconds from the dispatch to the first token."""
         self.batch_at_begin = NO_BATCH
         """`batch()` at the first token."""
         self.ended = False
@@ -85,14 +94,14 @@ class InFlight:
         self._uncached = uncached if placement.adapter is None else 0.0  # the load time of an adapter says nothing about the engine
         self._begin_timer: TimerHandle | None = None
         if not stream and (uncached >= LONG_PREFILL_TOKENS or (self.limiter is None and load_table.hold_s < inf)):
-            self._begin_timer = deps.loop.call_later(_ttft_s(placement, row, uncached), self._assume_begun)
+            self._begin_timer = deps.loop.call_later(prefill_s, self._assume_begun)
         self._prediction = deps.pool_states.index.predict(backend_id, request.chain, now) if request.chain else None
         self._shared = deps.shared_dispatches if request.chain else None
         self._told = self._shared.sent(backend_id, request) if self._shared is not None else 0
         placement.pool_state.recovery.sent_tokens += uncached
         self.charge = load_table.charge(backend_id, uncached, uncached + request.output_tokens, now, request.prompt_tokens - uncached)
         if not stream and self._begin_timer is None and self.limiter is not None:
-            deps.pool_states.limits.suppose(backend_id, now + _ttft_s(placement, row, uncached), self.charge)
+            deps.pool_states.limits.suppose(backend_id, now + prefill_s, self.charge)
         memory = placement.policy_instance.memory
         if memory is not None:
             memory.placed(request, backend_id, uncached, now)
@@ -156,13 +165,6 @@ def in_flight_on(placement: Placement, backend_id: str, deps: Deps, *, stream: b
     return InFlight(placement, backend_id, deps, stream=stream)
 
 
-def _ttft_s(placement: Placement, row: int, uncached: float) -> float:
-    load_table = placement.pool_state.load_table
-    ahead = load_table.queue_tokens[row] + uncached
-    ctx = load_table.queue_ctx[row] + uncached * (placement.request.prompt_tokens - uncached / 2)
-    return load_table.prefill_s[row] + load_table.prefill_s_token[row] * ahead + load_table.prefill_s_token_ctx[row] * ctx
-
-
 MIN_STEPS: Final = 8
 """Decode steps from which on their mean time counts: the first few tokens of an answer come together."""
 
@@ -195,6 +197,7 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
     if ask.stream and ask.endpoint.generates and placement.adapter is None and first is not None:
         # with an adapter, the time may include its load; of a recording the tokens are not known
         cached = attempt.cached if attempt.cached is not None else placement.held_tokens(in_flight.backend)
+        deps.count_first_token(placement.pool.name, in_flight.backend, in_flight.predicted_s, first - in_flight.at)
         _calibrate(in_flight, prompt_tokens, cached, first - in_flight.at, (steps, decode_s), deps)
 
 

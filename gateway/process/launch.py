@@ -128,7 +128,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
             slot,
             version=installed_version(),
             workers=settings.workers,
-            pools=[PoolShown(pool.name, pool.model, pool.dialect) for pool in current.pools],
+            pools=[PoolShown(pool.name, pool.model, pool.dialect, pool.usd_per_hour) for pool in current.pools],
             bookkeeper=lambda: bookkeeper_for(current),
             api=lambda slot: api_run_for(current, slot, pepper, token, hook_secrets, check_again),
         )

@@ -11,7 +11,7 @@ from gateway.ledger.reconcile import LimitsState
 from gateway.ledger.writer import UsageLogState
 from gateway.placement.backend_state import BackendState
 from gateway.queue.waiter import QueueState
-from gateway.telemetry.metrics import MetricsSnapshot
+from gateway.telemetry.snapshot import MetricsSnapshot
 
 State = Literal["starting", "ready", "draining"]
 
@@ -78,6 +78,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Its similar questions."""
     tasks: int = 0
     """Unfinished tasks of its event loop."""
+    slice_s: float = 0.0
+    """The longest time for which a slice of an answer to a scrape has held its event loop."""
 
 
 class SlotState(msgspec.Struct, frozen=True):

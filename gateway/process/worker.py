@@ -69,7 +69,7 @@ from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks, channel_for
-from gateway.wiring.requests import deps_for
+from gateway.wiring.requests import answer_samples_for, deps_for
 from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
 from policies.load import PolicyFolder
 from routing.prefix.chain import generation
@@ -150,7 +150,7 @@ class _Worker:
         self._state: State = "starting"
         self._waiting_for = ["keys", "policies", "usage", "fleet"]
         self._started_at = time.time()
-        self._metrics = Metrics()
+        self._metrics = Metrics(providers={pool.name: pool.dialect for pool in settings.pools})
         self._policies = PolicyWatch(
             PolicyFolder(settings.policies_dir, *settings.policy_targets, settings.prompts_dir, settings.detector_names),
             time.time,
@@ -164,6 +164,7 @@ class _Worker:
         self._connections: Connections | None = None
         self._books: LimitBooks | None = None
         self._bus: SiblingBus | None = None
+        self._link: WorkerLink | None = None
         self._rollouts: RolloutWatch | None = None
         self._revoked = RevokedAnswers()
         self._detectors = GuardDetectors()
@@ -174,7 +175,8 @@ class _Worker:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers(), COPY_LINE: self._copied}
-        link = WorkerLink(worker_socket(Path(self._slot.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
+        socket = worker_socket(Path(self._slot.run_dir), self._index, os.getpid())
+        link = self._link = WorkerLink(socket, self._snapshot, self._look, answering, families=self._metrics.families, clock=time.monotonic)
         await link.start()
         if self._settings.log.access:
             self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later, end_user=self._settings.log.end_user)
@@ -231,6 +233,8 @@ class _Worker:
         counters = await books.open(run_dir, lambda: deps.live.directory)
         files = FileParts(settings)
         stack.push_async_callback(files.close)
+        samples = answer_samples_for(settings, self._metrics)
+        stack.callback(samples.close)
         answer_cache, close_answers = await answers_for(settings, pepper)
         stack.push_async_callback(close_answers)
         stack.push_async_callback(self._detectors.close)
@@ -248,6 +252,8 @@ class _Worker:
             spend=stores.spend if self._usage is not None else None,
             observe_decision=self._metrics.observe_decision,
             count_prefix=self._metrics.count_prefix,
+            count_first_token=self._metrics.count_first_token,
+            answer_samples=samples,
             late_findings=self._metrics.count_late_findings,
             guessed=await guessed_vocabularies_for(settings),
             answers=answer_cache,
@@ -387,7 +393,9 @@ class _Worker:
 
     async def _sweep(self) -> None:
         while True:
+            slept_at = time.monotonic()
             await asyncio.sleep(SWEEP_S)
+            self._metrics.count_lag(self._index, max(0.0, time.monotonic() - slept_at - SWEEP_S))
             deps = self._deps
             connections = self._connections
             if deps is not None and connections is not None:
@@ -458,7 +466,7 @@ class _Worker:
                 )
             for name, figures in self._detectors.figures().items():
                 self._metrics.set_detector(name, {word: getattr(figures, word) for word in DETECTOR_RESULTS}, figures.seconds)
-            metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
+            metrics = self._metrics.totals(self._access_log.dropped if self._access_log else 0)
         return WorkerSnapshot(
             index=self._index,
             pid=os.getpid(),
@@ -478,6 +486,7 @@ class _Worker:
             limits=limits,
             answers=deps.answers.store.figures() if deps else None,
             similar=deps.answers.semantic.state() if deps and deps.answers.semantic else None,
+            slice_s=self._link.longest_slice_s if self._link else 0.0,
         )
 
 

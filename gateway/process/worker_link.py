@@ -15,9 +15,10 @@ from typing import Final
 
 import msgspec
 
+from domain.clock import Clock
 from gateway.config.addresses import UNIX_PATH_BYTES
 from gateway.process.snapshots import Supervision, WorkerSnapshot
-from gateway.telemetry.metrics import MetricsSnapshot, merge
+from gateway.telemetry.snapshot import FamilyNumbers, MetricsSnapshot, merge, slices
 from tenancy.hold import LimitUsage
 from tenancy.limits import Group
 from tenancy.ports import CountersAway
@@ -59,6 +60,9 @@ class WorkerLink:
     Args:
         path: from `worker_socket`; a stale socket there is replaced.
         snapshot: the worker's snapshot, with or without metrics; called in the loop for every question, so it must not block.
+        families: the families of the worker's metrics, copied one by one; the metrics of `snapshot` then need none. Without it they are
+            in `snapshot`.
+        clock: measures how long the loop is held.
         look: reads the state of limits in this worker's counters.
         answers: answers to further questions, by the question's line.
     """
@@ -69,9 +73,16 @@ class WorkerLink:
         snapshot: Callable[[bool], WorkerSnapshot],
         look: Callable[[Group], Awaitable[list[LimitUsage]]] | None = None,
         answers: Mapping[bytes, Answer] | None = None,
+        *,
+        families: Callable[[], Iterable[FamilyNumbers]] | None = None,
+        clock: Clock = lambda: 0.0,
     ) -> None:
         self._path = path
         self._snapshot = snapshot
+        self._families = families
+        self._clock = clock
+        self.longest_slice_s = 0.0
+        """The longest time for which one slice of an answer to a scrape has held the loop."""
         self._look = look
         self._answers = answers or {}
         self._server: asyncio.Server | None = None
@@ -99,7 +110,7 @@ class WorkerLink:
                 return
             line = await asyncio.wait_for(reader.readline(), REQUEST_WITHIN_S)
             if line in (_STATE_LINE, _ALL_LINE):
-                writer.write(msgspec.msgpack.encode(self._snapshot(line == _ALL_LINE)))
+                writer.write(await self._encoded(with_metrics=line == _ALL_LINE))
                 await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
             elif line == _LOOK_LINE and self._look is not None:
                 question = await asyncio.wait_for(_read_all(reader, MAX_LOOK_BYTES), REQUEST_WITHIN_S)
@@ -114,6 +125,23 @@ class WorkerLink:
         finally:
             self._open -= 1
             writer.close()
+
+    async def _encoded(self, *, with_metrics: bool) -> bytes:
+        """The snapshot. Its metrics are encoded in slices, between which the loop runs: no request waits for a scrape."""
+        began_at = self._clock()
+        snapshot = self._snapshot(with_metrics)
+        if not with_metrics or snapshot.metrics is None or self._families is None:
+            return msgspec.msgpack.encode(snapshot)
+        for metrics in slices(self._families(), snapshot.metrics):
+            if metrics is not None:
+                snapshot = msgspec.structs.replace(snapshot, metrics=metrics)
+                continue
+            self.longest_slice_s = max(self.longest_slice_s, self._clock() - began_at)
+            await asyncio.sleep(0)
+            began_at = self._clock()
+        encoded = msgspec.msgpack.encode(snapshot)
+        self.longest_slice_s = max(self.longest_slice_s, self._clock() - began_at)
+        return encoded
 
 
 async def collect(run_dir: Path, timeout_s: float = 0.5, *, with_metrics: bool = True) -> list[WorkerSnapshot]:
@@ -290,3 +318,10 @@ def not_ready(snapshots: Sequence[WorkerSnapshot], workers: int, published: Supe
             reasons.append(f"worker {index}: not answering{ends.get(f'worker-{index}', '')}")
         reasons += [f"worker {index}: {'; '.join((worker.state, *worker.reasons))}" for worker in processes[:2]]
     return reasons
+
+
+def processes_of(published: Supervision | None, snapshots: Iterable[WorkerSnapshot], own_pid: int) -> list[tuple[str, int]]:
+    """The names and ids of the processes of this gateway; `own_pid` is the admin process, where no supervisor says so."""
+    slots = [(slot.name, slot.pid) for slot in published.slots if slot.pid is not None] if published is not None else []
+    supervisor = [("supervisor", published.pid)] if published is not None else []
+    return [*supervisor, *slots, ("admin", own_pid), *((f"worker-{worker.index}", worker.pid) for worker in snapshots)]

@@ -131,6 +131,7 @@ class Attempt(msgspec.Struct, eq=False):
         if self.ask.endpoint.duplex:
             return await self._converse()
         dialect = deps.dialects[self.placement.pool.name]
+        samples = deps.answer_samples
         chain = taps_for(
             self.ask,
             story,
@@ -139,6 +140,7 @@ class Attempt(msgspec.Struct, eq=False):
             self._names(),
             engine=dialect,
             detectors=None if story.asked.guards is None else self._detectors(story.asked.guards),
+            sample=samples.tap(self.ask, story) if samples is not None and (self.ask.logprobs or samples.share) else None,
         )
         relay = self.relay = ReplyRelay(
             exchange,

@@ -14,7 +14,9 @@ from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.queue.refusals import REFUSALS, SERVED
 from gateway.record import Record
 from gateway.request.degrade import STEPS
+from gateway.telemetry.exemplars import Slots
 from gateway.telemetry.families import (
+    ANSWER_BOUNDS_TOKENS,
     CACHE_BYPASSED,
     CACHE_BYPASSES,
     CACHE_NOT_KEPT,
@@ -25,6 +27,8 @@ from gateway.telemetry.families import (
     DEGRADED,
     DURATION_BOUNDS_S,
     FALLBACKS,
+    GOODPUT_REQUESTS,
+    GOODPUT_TOKENS,
     GUARD_DIRECTIONS,
     GUARD_FAILURES,
     GUARD_FINDINGS,
@@ -52,11 +56,13 @@ MAX_LABEL_CHARS: Final = 128
 class Cells:
     """The cells of one family, never more than `max_series` exposed series."""
 
-    __slots__ = ("_capacities", "_family", "cells")
+    __slots__ = ("_capacities", "_family", "cells", "exemplars")
 
     def __init__(self, family: Family, max_series: int = MAX_SERIES) -> None:
         self._family = family
         self.cells: dict[tuple[str, ...], list[float]] = {}
+        self.exemplars: dict[tuple[str, ...], Slots] = {}
+        """Of histograms, by the labels of the cell."""
         usable = max(max_series // family.series - family.closed_combinations, 0)
         open_labels = len(family.labels)
         # Each label that is kept costs a share of the cells, so that a flood of tenants (last label) cannot take the place of
@@ -67,6 +73,15 @@ class Cells:
 
     def cell(self, labels: tuple[str, ...]) -> list[float]:
         """The cell for these label values, made if the ceiling allows it, else the cell of a coarser combination."""
+        cell = self.cells.get(labels)
+        return self.cells[self._key(labels)] if cell is None else cell
+
+    def slots(self, labels: tuple[str, ...]) -> Slots:
+        """Where the exemplars of this cell are kept, one for each bucket."""
+        return self.exemplars.setdefault(self._key(labels), [None] * (len(self._family.bounds) + 1))
+
+    def _key(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """The label values of the cell that counts these ones; the cell is made."""
         open_labels = len(self._family.labels)
         for kept_labels in range(open_labels, -1, -1):
             key = (
@@ -74,13 +89,12 @@ class Cells:
                 if kept_labels == open_labels
                 else labels[:kept_labels] + (OTHER,) * (open_labels - kept_labels) + labels[open_labels:]
             )
-            cell = self.cells.get(key)
-            if cell is not None:
-                return cell
+            if key in self.cells:
+                return key
             # kept_labels == 0 needs no check: only closed combinations are left, and their cells are reserved.
             if kept_labels == 0 or len(self.cells) < self._capacities[kept_labels]:
-                new_cell = self.cells[key] = [0] * self._family.width
-                return new_cell
+                self.cells[key] = [0] * self._family.width
+                return key
         raise AssertionError("unreachable: kept_labels == 0 always returns")
 
     def rows(self) -> list[tuple[tuple[str, ...], list[float]]]:
@@ -128,13 +142,26 @@ def count_steps(cells: Mapping[str, Cells], record: Record, models: frozenset[st
         cells[DEGRADED.name].cell((model,))[STEPS.index(step.partition("=")[0])] += 1
 
 
-def count_policy(cells: Mapping[str, Cells], record: Record, models: frozenset[str]) -> None:
+def count_policy(cells: Mapping[str, Cells], record: Record, models: frozenset[str], tenant: str) -> None:
     """Count a request that fell back to other models, or whose tenant has service levels."""
+    model = model_label(record.model, models)
     for promise, met in record.promises:
-        cells[PROMISED.name].cell((model_label(record.model, models), promise))[not met] += 1
+        cells[PROMISED.name].cell((model, promise))[not met] += 1
+    if record.promises:
+        missed = not all([met for _, met in record.promises])
+        cells[GOODPUT_REQUESTS.name].cell((model, tenant))[missed] += 1
+        cells[GOODPUT_TOKENS.name].cell((model, tenant))[missed] += record.usage.completion_tokens
     for step in record.fell_back:
         if step.to:
             cells[FALLBACKS.name].cell((model_label(step.model, models), model_label(step.to, models)))[CONDITION_AT[step.on]] += 1
+
+
+def count_answer(answers: list[float], lengths: list[float], record: Record) -> None:
+    """Count a whole answer that an engine generated: whether the model or a filter declined to give it, and how long it is."""
+    answers[record.declined] += 1
+    tokens = record.usage.completion_tokens
+    lengths[bisect_left(ANSWER_BOUNDS_TOKENS, tokens)] += 1
+    lengths[-1] += tokens
 
 
 _RESULT_AT: Final[Mapping[str, int]] = {result: at for at, result in enumerate(CACHE_RESULTS)}

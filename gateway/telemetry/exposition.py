@@ -7,7 +7,7 @@ policies (`policy_rows`).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -16,6 +16,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from backends.signals import Signals
 from domain.priority import WORDS
@@ -26,12 +27,13 @@ from gateway.placement.backend_state import BackendState
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.telemetry.alert_counters import ALERT_COUNTERS, ALERT_GAUGES, alert_counts, alert_rows
 from gateway.telemetry.cells import MAX_LABEL_CHARS
+from gateway.telemetry.exemplars import ExemplarRows
 from gateway.telemetry.families import COST, FAMILIES, MAX_SERIES, NONE, Family
 from gateway.telemetry.file_gauges import FILE_GAUGES
 from gateway.telemetry.headroom import HEADROOM_GAUGES
-from gateway.telemetry.metrics import MetricsSnapshot
-from gateway.telemetry.processes import PROCESS_COUNTERS, PROCESS_GAUGES
+from gateway.telemetry.processes import PROCESS_COUNTERS, PROCESS_GAUGES, ProcessUse, process_counts, process_rows
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
+from gateway.telemetry.snapshot import CellRows, MetricsSnapshot
 
 _LABELS: Final = ("pool", "backend")
 
@@ -169,6 +171,8 @@ COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **ALERT_COUNTERS,
     "tidegate_access_log_dropped_total": ("Access-log lines dropped because nobody read them fast enough.", ()),
 }
+
+
 class Scrape(msgspec.Struct, frozen=True):
     """The data of one scrape."""
 
@@ -184,6 +188,12 @@ class Scrape(msgspec.Struct, frozen=True):
     """What became of budget alerts; None where nobody is told."""
     files: Sequence[tuple[str, GaugeRows]] = ()
     """Samples of the gauges of stored files and batches, where they are known."""
+    headroom: Sequence[tuple[str, GaugeRows]] = ()
+    """Samples of the gauges of what tenants have left of their limits, where they are known."""
+    processes: Mapping[str, ProcessUse] = {}
+    """What each process of this gateway uses, by its name."""
+    usd_per_hour: Mapping[str, float] = {}
+    """The price of an engine's hour by pool, for backends without one of their own."""
 
 
 def describe() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -207,21 +217,18 @@ class _Families(Collector):
         self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
-        rows = self._scrape.totals.families
+        rows, exemplars = self._scrape.totals.families, self._scrape.totals.exemplars
         for family in FAMILIES:
-            yield _counted(family, rows.get(family.name, ()))
-        yield _in_dollars(rows.get(COST.name, ()))
+            yield _counted(family, rows.get(family.name, []), exemplars.get(family.name, []))
+        yield _in_dollars(rows.get(COST.name, []))
         yield from _gauges(self._scrape)
         yield from _process_counters(self._scrape)
 
 
-Rows = Iterable[tuple[tuple[str, ...], list[float]]]
-
-
-def _counted(family: Family, rows: Rows) -> Metric:
+def _counted(family: Family, rows: CellRows, exemplars: ExemplarRows) -> Metric:
     labels = family.labels + family.closed
     if family.kind == "histogram":
-        return _histogram(family.name, family.help, labels, family.bounds, rows)
+        return _histogram(family, rows, exemplars)
     split = (family.split_label,) if family.split else ()
     metric = CounterMetricFamily(family.name, family.help, labels=labels + split)
     for values, cell in rows:
@@ -230,20 +237,25 @@ def _counted(family: Family, rows: Rows) -> Metric:
     return metric
 
 
-def _histogram(name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...], rows: Rows) -> Metric:
-    metric = HistogramMetricFamily(name, text, labels=labels)
-    edges = [repr(bound) for bound in bounds] + ["+Inf"]
+def _histogram(family: Family, rows: CellRows, exemplars: ExemplarRows) -> Metric:
+    metric = HistogramMetricFamily(family.name, family.help, labels=family.labels + family.closed)
+    edges = [repr(float(bound)) for bound in family.bounds] + ["+Inf"]
+    marked = {labels: dict(found) for labels, found in exemplars}
     for values, cell in rows:
-        buckets = []
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
         below = 0.0
-        for edge, count in zip(edges, cell, strict=False):  # the cell's last number is the sum, not a bucket
+        of_cell = marked.get(values, {})
+        for at, (edge, count) in enumerate(zip(edges, cell, strict=False)):  # the cell's last number is the sum, not a bucket
             below += count
-            buckets.append((edge, below))
+            if (kept := of_cell.get(at)) is None:
+                buckets.append((edge, below))
+            else:
+                buckets.append((edge, below, Exemplar({"trace_id": kept[0]}, kept[1], kept[2])))
         metric.add_metric(values, buckets, sum_value=cell[-1])
     return metric
 
 
-def _in_dollars(rows: Rows) -> Metric:
+def _in_dollars(rows: CellRows) -> Metric:
     """The cost in dollars, beside `COST` in whole nano-dollars."""
     return _counter(COST_USD, [(labels, nanousd / NANOUSD) for labels, (nanousd,) in rows])
 
@@ -260,7 +272,14 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_in_flight_requests", [((), scrape.totals.in_flight)])
     yield _gauge("tidegate_connections", [((), scrape.totals.connections)])
     yield _gauge("tidegate_tasks", [((), sum(worker.tasks for worker in scrape.workers))])
-    yield from _backend_gauges(fleet_seen(scrape.workers)[:MAX_SERIES])
+    fleet = fleet_seen(scrape.workers)[:MAX_SERIES]
+    yield from _backend_gauges(fleet)
+    prices = [((b.pool, b.backend), b.usd_per_hour or scrape.usd_per_hour.get(b.pool, 0.0)) for b in fleet]
+    yield _gauge("tidegate_backend_usd_per_hour", [(labels, price) for labels, price in prices if price])
+    longest: dict[str, float] = {}
+    for worker in scrape.workers:  # a rolling restart has two processes at one place
+        longest[str(worker.index)] = max(longest.get(str(worker.index), 0.0), worker.slice_s)
+    yield _gauge("tidegate_scrape_slice_seconds", [((index,), held_s) for index, held_s in longest.items()])
     sources = [((s.pool or NONE, s.owner), s) for s in sources_seen(scrape.workers)]
     yield _gauge("tidegate_discovery_source_up", [(labels, float(not s.trouble)) for labels, s in sources])
     yield _gauge("tidegate_discovery_answer_age_seconds", [(labels, s.age_s) for labels, s in sources if s.age_s is not None])
@@ -271,7 +290,7 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_index_blocks", [((), float(fullest.blocks))] if fullest else [])
     yield _gauge("tidegate_index_blocks_max", [((), float(fullest.bound))] if fullest else [])
     yield from _queue_gauges(scrape.workers)
-    own = chain(rollout_rows(scrape.rollouts), alert_rows(scrape.alerts), scrape.files)
+    own = chain(rollout_rows(scrape.rollouts), alert_rows(scrape.alerts), scrape.files, scrape.headroom, process_rows(scrape.processes))
     for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), own):
         yield _gauge(name, samples)
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in WORKER_STATES), 0)
@@ -363,6 +382,6 @@ def _process_counters(scrape: Scrape) -> Iterator[Metric]:
     yield _counter("tidegate_worker_restarts_total", [((slot.name.removeprefix("worker-"),), slot.restarts) for slot in slots])
     opens = [((backend.pool, backend.backend), backend.breaker_opens) for backend in fleet_seen(scrape.workers)[:MAX_SERIES]]
     yield _counter("tidegate_backend_breaker_opens_total", opens)
-    for name, counts in chain(rollout_counts(scrape.rollouts), alert_counts(scrape.alerts)):
+    for name, counts in chain(rollout_counts(scrape.rollouts), alert_counts(scrape.alerts), process_counts(scrape.processes)):
         yield _counter(name, counts)
     yield _counter("tidegate_access_log_dropped_total", [((), scrape.totals.access_log_dropped)])

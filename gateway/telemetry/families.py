@@ -107,14 +107,14 @@ OVERHEAD_BOUNDS_S: Final = (
 GEN_AI_DURATION_BOUNDS_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 GEN_AI_TTFT_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 GEN_AI_TPOT_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-GEN_AI_TOKEN_BOUNDS: Final = tuple(float(4**power) for power in range(14))
-"""The buckets that OpenTelemetry's conventions for generative AI advise for `gen_ai.*` metrics, 1 to 67,108,864 tokens in the last. Dashboards
-made for these names count on them, so they stay as they are although `DURATION_BOUNDS_S` and the others fit a gateway better."""
+GEN_AI_TOKEN_BOUNDS: Final = tuple(4**power for power in range(14))
+"""The buckets that OpenTelemetry's conventions for generative AI advise for `gen_ai.*` metrics; the last ones are 1 to 67,108,864 tokens.
+Dashboards made for these names count on them, so they stay as they are although `DURATION_BOUNDS_S` and the others fit a gateway better."""
 RATIO_BOUNDS: Final = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 """Around 1, where a prediction was right; above 1 the answer began later than predicted."""
 LAG_BOUNDS_S: Final = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """From the resolution of the loop's timers, 1 ms; 5 ms is the bound that a scrape has to keep."""
-ANSWER_BOUNDS_TOKENS: Final = (1.0, 4.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 65536.0)
+ANSWER_BOUNDS_TOKENS: Final = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
 """Doubling from 16 to 16,384 tokens, where answers of chats are, so that a shift of the median by half is seen."""
 SURPRISAL_BOUNDS_NATS: Final = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
 """Dense from 0.1 to 1 nat a token, where the means of sampled answers are; 0.7 is a choice between two equally likely tokens."""

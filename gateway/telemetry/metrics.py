@@ -3,14 +3,14 @@
 On the hot path there are only dicts, lists and `bisect`: how numbers become Prometheus text is `telemetry.exposition`,
 which runs in the admin process. Knows nothing of HTTP, sockets or the reader of a snapshot.
 
-The numbers of a family are `telemetry.cells.Cells`. `merge` adds the snapshots of several processes.
+The numbers of a family are `telemetry.cells.Cells`. What another process gets of them is `telemetry.snapshot`.
 
 Bounds (requirement R38): label values come from closed sets or bounded name sets, and every family has a ceiling of
 `MAX_SERIES` exposed series. At the ceiling the least important labels become `_other`; nothing is refused or lost.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -28,6 +28,7 @@ from gateway.telemetry.cells import (
     MAX_LABEL_CHARS,
     MAX_NAMES,
     Cells,
+    count_answer,
     count_cache,
     count_finding,
     count_guards,
@@ -37,10 +38,16 @@ from gateway.telemetry.cells import (
     model_label,
     named,
 )
+from gateway.telemetry.exemplars import Slots, note, rows_of
 from gateway.telemetry.families import (
+    ANSWER_LANGUAGES,
+    ANSWER_SURPRISAL,
+    ANSWER_TOKENS,
+    ANSWERS,
     ATTEMPTS,
     AUDIO_BYTES,
     AUDIO_SECONDS,
+    BACKEND_TOKENS,
     BATCH_LINE_OUTCOMES,
     BATCH_LINES,
     CACHE_INDEX_LOST,
@@ -72,9 +79,11 @@ from gateway.telemetry.families import (
     INTER_TOKEN,
     KV_BATCHES,
     KV_GAPS,
+    LAG_BOUNDS_S,
     LEDGER,
     LOAD_GAPS,
     LOAD_REPORTS,
+    LOOP_LAG,
     LORA_CALL_WORDS,
     LORA_CALLS,
     LORA_REQUESTS,
@@ -86,6 +95,7 @@ from gateway.telemetry.families import (
     OVERHEAD,
     OVERHEAD_BOUNDS_S,
     PREFIX_TOKENS,
+    RATIO_BOUNDS,
     REFUSED_CONNECTIONS,
     REQUESTS,
     SHARED,
@@ -94,6 +104,7 @@ from gateway.telemetry.families import (
     SHARED_REQUESTS,
     SOFT_CROSSED,
     STATUS_CLASSES,
+    SURPRISAL_BOUNDS_NATS,
     TOKEN_CHECKS,
     TOKEN_OUTCOMES,
     TOKENS,
@@ -101,7 +112,10 @@ from gateway.telemetry.families import (
     TPOT_BOUNDS_S,
     TTFT,
     TTFT_BOUNDS_S,
+    TTFT_RATIO,
 )
+from gateway.telemetry.gen_ai import GENERATING, OPERATIONS, GenAiCells, count_gen_ai, gen_ai_cells
+from gateway.telemetry.snapshot import FamilyNumbers, MetricsSnapshot
 from guardrails.policy import Direction
 from guardrails.verdict import GuardVerdict
 from routing.schedule import Route
@@ -114,15 +128,7 @@ SETTLED: Final = "settle"
 _OUTCOME_AT: Final = {JwtOutcome(word): at for at, word in enumerate(TOKEN_OUTCOMES)}
 
 
-class MetricsSnapshot(msgspec.Struct, frozen=True):
-    """The numbers of one process at one moment, or the sum of several. `families`: name -> (label values, cell) rows."""
-
-    families: dict[str, list[tuple[tuple[str, ...], list[float]]]] = {}
-    in_flight: int = 0
-    connections: int = 0
-    access_log_dropped: int = 0
-
-
+_Key = tuple[str, str, str, str, str, str, int, str, str]
 _DECIDED_AT: Final = {by: at for at, by in enumerate(DECIDED)}
 _Bound = tuple[
     list[float],
@@ -135,9 +141,15 @@ _Bound = tuple[
     list[float],
     list[float],
     list[float] | None,
+    GenAiCells | None,
+    list[float] | None,
+    tuple[list[float], list[float]] | None,
+    tuple[Slots, Slots, Slots],
 ]
 """The cells of one label combination: requests, class results with the index of the result, duration, overhead, time to first token,
-inter-token gaps, time per output token, tokens, cost, and attempts (None without a backend)."""
+inter-token gaps, time per output token, tokens, cost, attempts (None without a backend), OpenTelemetry's (None for what is no operation of
+a model), tokens of the backend, answers and their lengths (None for what is no whole generated answer); and exemplars of duration, time to
+first token and time per output token."""
 
 
 class Metrics:
@@ -146,6 +158,7 @@ class Metrics:
     Args:
         models: public model names that get a label of their own; `know` replaces them.
         max_series: ceiling of exposed series per family.
+        providers: the dialect of each pool's engines, as OpenTelemetry's name of the provider.
     """
 
     __slots__ = (
@@ -157,23 +170,25 @@ class Metrics:
         "_loras",
         "_models",
         "_pools",
+        "_providers",
         "_rules",
         "_tenants",
         "connections",
         "in_flight",
     )
 
-    def __init__(self, models: Iterable[str] = (), max_series: int = MAX_SERIES) -> None:
+    def __init__(self, models: Iterable[str] = (), max_series: int = MAX_SERIES, *, providers: Mapping[str, str] | None = None) -> None:
         self.in_flight = 0
         """Requests begun and not closed; written by the edge, so that the hot path has no call for it."""
         self.connections = 0
         """Open connections of callers; written by the edge."""
         self._cells = {family.name: Cells(family, max_series) for family in FAMILIES}
         self._holds = self._cells[HOLDS.name].cell(())
-        self._bound: dict[tuple[str, str, str, str, str, str, int, str], _Bound] = {}
+        self._bound: dict[_Key, _Bound] = {}
         self._decided: dict[str, tuple[list[float], list[float]]] = {}
         """The cells of each routing policy: seconds per decision, and counts of decisions."""
         self._models: frozenset[str] = frozenset()
+        self._providers = providers or {}
         self._pools: set[str] = set()
         self._backends: set[str] = set()
         self._tenants: set[str] = set()
@@ -197,11 +212,12 @@ class Metrics:
             record.backend,
             record.status,
             record.priority_class,
+            record.asked_model,
         )
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bind(key)
-        requests, (results, at), duration, overhead, ttft, inter_token, tpot, tokens, cost, attempts = bound
+        requests, (results, at), duration, overhead, ttft, inter_token, tpot, tokens, cost, attempts, gen_ai, served, answered, _ = bound
         requests[0] += 1
         results[at] += 1
         duration[bisect_left(DURATION_BOUNDS_S, record.duration_s)] += 1
@@ -219,7 +235,7 @@ class Metrics:
         if record.guards is not None:
             count_guards(self._cells, record.guards, named(record.tenant, self._tenants), self._rules)
         if record.fell_back or record.promises:
-            count_policy(self._cells, record, self._models)
+            count_policy(self._cells, record, self._models, named(record.tenant, self._tenants))
         for step in record.fell_back:
             if step.guards is not None:
                 count_guards(self._cells, step.guards, named(record.tenant, self._tenants), self._rules)
@@ -231,11 +247,22 @@ class Metrics:
             place = (model_label(record.model, self._models), named(record.tenant, self._tenants))
             self._cells[AUDIO_SECONDS.name].cell(place)[0] += usage.audio_seconds
             self._cells[AUDIO_BYTES.name].cell(place)[0] += usage.audio_bytes
-        if record.closing == SETTLED:  # engines' own counts only; estimates are in the access log
+        settled = record.closing == SETTLED  # engines' own counts only; estimates are in the access log
+        if settled:
             tokens[0] += usage.prompt_tokens
             tokens[1] += usage.cached_tokens
             tokens[2] += usage.completion_tokens
             tokens[3] += usage.reasoning_tokens
+            if served is not None:
+                served[0] += usage.prompt_tokens
+                served[1] += usage.cached_tokens
+                served[2] += usage.completion_tokens
+        if gen_ai is not None:
+            count_gen_ai(gen_ai, record, settled=settled)
+        if answered is not None:
+            count_answer(*answered, record)
+        if record.trace_id:
+            self._note_exemplars(bound, record)
         first = record.ttft_s
         if first is None:
             return
@@ -274,6 +301,17 @@ class Metrics:
             per_token = decode_s / (completion_tokens - 1)
             tpot[bisect_left(TPOT_BOUNDS_S, per_token)] += 1
             tpot[-1] += per_token
+
+    @staticmethod
+    def _note_exemplars(bound: _Bound, record: Record) -> None:
+        durations, first_tokens, per_token = bound[-1]
+        trace_id, at_unix = record.trace_id, record.at_unix + record.duration_s
+        note(durations, bisect_left(DURATION_BOUNDS_S, record.duration_s), trace_id, record.duration_s, at_unix)
+        if record.ttft_s is not None:
+            note(first_tokens, bisect_left(TTFT_BOUNDS_S, record.ttft_s), trace_id, record.ttft_s, at_unix)
+            if record.gaps and record.decode_s is not None and record.usage.completion_tokens > 1:
+                each_s = record.decode_s / (record.usage.completion_tokens - 1)
+                note(per_token, bisect_left(TPOT_BOUNDS_S, each_s), trace_id, each_s, at_unix)
 
     def observe_load(self, done: LoadDone) -> None:
         """Counts one load or unload of an adapter."""
@@ -328,6 +366,30 @@ class Metrics:
         cell[0] += predicted
         cell[1] += actual
 
+    def count_first_token(self, pool: str, backend: str, predicted_s: float, actual_s: float) -> None:
+        """Counts the time to the first token of one answer against the time that routing predicted when it sent the request."""
+        if predicted_s > 0.0:
+            ratio = actual_s / predicted_s
+            cell = self._cells[TTFT_RATIO.name].cell((named(pool, self._pools), named(backend, self._backends)))
+            cell[bisect_left(RATIO_BOUNDS, ratio)] += 1
+            cell[-1] += ratio
+
+    def count_lag(self, worker: int, lag_s: float) -> None:
+        """Counts how late the event loop ran a timer."""
+        cell = self._cells[LOOP_LAG.name].cell((str(worker),))
+        cell[bisect_left(LAG_BOUNDS_S, lag_s)] += 1
+        cell[-1] += lag_s
+
+    def count_language(self, model: str, language: str) -> None:
+        """Counts a sampled answer in a language, by its code of ISO 639-1; `_none` where none is likely enough."""
+        self._cells[ANSWER_LANGUAGES.name].cell((model_label(model, self._models), language[:MAX_LABEL_CHARS] or NONE))[0] += 1
+
+    def count_surprisal(self, model: str, pool: str, nats: float) -> None:
+        """Counts minus the mean log-probability of one answer's tokens."""
+        cell = self._cells[ANSWER_SURPRISAL.name].cell((model_label(model, self._models), named(pool, self._pools)))
+        cell[bisect_left(SURPRISAL_BOUNDS_NATS, nats)] += 1
+        cell[-1] += nats
+
     def set_answers(self, figures: StoreFigures, index: IndexFigures | None = None) -> None:
         """Sets the numbers that the store of the answer cache, and the index of similar questions, count for themselves since the start."""
         self._cells[CACHE_LOST.name].cell(())[:] = [getattr(figures, reason) for reason in CACHE_LOSSES]
@@ -370,17 +432,33 @@ class Metrics:
 
     def snapshot(self, access_log_dropped: int = 0) -> MetricsSnapshot:
         """A copy of all numbers; `access_log_dropped` comes from the access log of the same process."""
-        rows = {name: cells.rows() for name, cells in self._cells.items()}
-        return MetricsSnapshot(rows, self.in_flight, self.connections, access_log_dropped)
+        families = list(self.families())
+        return msgspec.structs.replace(
+            self.totals(access_log_dropped),
+            families={family.name: family.rows for family in families},
+            exemplars={family.name: family.exemplars for family in families if family.exemplars},
+        )
 
-    def _bind(self, key: tuple[str, str, str, str, str, str, int, str]) -> _Bound:
-        name, path, word, owner, pool_id, backend_id, status, priority_class = key
+    def totals(self, access_log_dropped: int = 0) -> MetricsSnapshot:
+        """All numbers that are of no family."""
+        return MetricsSnapshot(in_flight=self.in_flight, connections=self.connections, access_log_dropped=access_log_dropped)
+
+    def families(self) -> Iterator[FamilyNumbers]:
+        """A copy of each family, made when it is asked for."""
+        for name, cells in self._cells.items():
+            yield FamilyNumbers(name, cells.rows(), rows_of(cells.exemplars))
+
+    def _bind(self, key: _Key) -> _Bound:
+        name, path, word, owner, pool_id, backend_id, status, priority_class, asked = key
         model = model_label(name, self._models)
         endpoint = NONE if not path else path if path in ENDPOINTS else OTHER
         outcome = word if word in OUTCOMES else OTHER
         status_class = STATUS_CLASSES[status // 100 - 1] if 100 <= status < 600 else OTHER
         tenant = named(owner, self._tenants)
         pool = named(pool_id, self._pools)
+        backend = named(backend_id, self._backends) if backend_id else NONE
+        operation = OPERATIONS.get(path)
+        models = (model_label(asked or name, self._models), model)
         cells = self._cells
         bound = (
             cells[REQUESTS.name].cell((model, endpoint, outcome, status_class)),
@@ -392,28 +470,15 @@ class Metrics:
             cells[TPOT.name].cell((model, pool)),
             cells[TOKENS.name].cell((model, tenant)),
             cells[COST.name].cell((model, tenant)),
-            cells[ATTEMPTS.name].cell((pool, named(backend_id, self._backends))) if backend_id else None,
+            cells[ATTEMPTS.name].cell((pool, backend)) if backend_id else None,
+            gen_ai_cells(cells, models, self._providers.get(pool_id, NONE), operation, word) if operation and name else None,
+            cells[BACKEND_TOKENS.name].cell((pool, backend)) if backend_id else None,
+            (cells[ANSWERS.name].cell((model, pool)), cells[ANSWER_TOKENS.name].cell((model, pool)))
+            if backend_id and word == OK and operation in GENERATING
+            else None,
+            (cells[DURATION.name].slots((model, endpoint)), cells[TTFT.name].slots((model, pool)), cells[TPOT.name].slots((model, pool))),
         )
         if len(self._bound) >= MAX_BOUND:
             self._bound.clear()
         self._bound[key] = bound
         return bound
-
-
-def merge(snapshots: Iterable[MetricsSnapshot], max_series: int = MAX_SERIES) -> MetricsSnapshot:
-    """The sum of several processes' numbers, under the same ceiling. Rows of unknown families or shapes are skipped:
-    during a rolling restart a worker of another version may answer."""
-    totals = {family.name: Cells(family, max_series) for family in FAMILIES}
-    in_flight = connections = dropped = 0
-    for snapshot in snapshots:
-        in_flight += snapshot.in_flight
-        connections += snapshot.connections
-        dropped += snapshot.access_log_dropped
-        for family in FAMILIES:
-            for labels, cell in snapshot.families.get(family.name, ()):
-                if len(cell) != family.width or len(labels) != len(family.labels) + len(family.closed):
-                    continue
-                total = totals[family.name].cell(labels)
-                for at, number in enumerate(cell):
-                    total[at] += number
-    return MetricsSnapshot({name: cells.rows() for name, cells in totals.items()}, in_flight, connections, dropped)

@@ -3,7 +3,7 @@ it answers a scrape; no series where there is no /proc.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -80,15 +80,24 @@ def _max_fds(home: Path) -> int | None:
     return None
 
 
-def process_counts(uses: Mapping[str, ProcessUse]) -> Iterator[tuple[str, Rows]]:
+def uses(named: Iterable[tuple[str, int]], proc: Path = PROC) -> dict[str, ProcessUse]:
+    """The use of each process by its name, without those that are gone. Of two with one name the first counts."""
+    found: dict[str, ProcessUse] = {}
+    for name, pid in named:
+        if name not in found and (use := use_of(pid, proc)) is not None:
+            found[name] = use
+    return found
+
+
+def process_counts(used: Mapping[str, ProcessUse]) -> Iterator[tuple[str, Rows]]:
     """Samples by counter."""
-    yield "tidegate_process_cpu_seconds_total", [((name,), use.cpu_s) for name, use in uses.items()]
+    yield "tidegate_process_cpu_seconds_total", [((name,), use.cpu_s) for name, use in used.items()]
 
 
-def process_rows(uses: Mapping[str, ProcessUse]) -> Iterator[tuple[str, Rows]]:
+def process_rows(used: Mapping[str, ProcessUse]) -> Iterator[tuple[str, Rows]]:
     """Samples by gauge."""
-    yield "tidegate_process_resident_memory_bytes", [((name,), float(use.resident_bytes)) for name, use in uses.items()]
-    yield "tidegate_process_open_fds", [((name,), float(use.open_fds)) for name, use in uses.items() if use.open_fds is not None]
-    yield "tidegate_process_max_fds", [((name,), float(use.max_fds)) for name, use in uses.items() if use.max_fds is not None]
-    yield "tidegate_process_threads", [((name,), float(use.threads)) for name, use in uses.items()]
-    yield "tidegate_process_start_time_seconds", [((name,), use.started_unix) for name, use in uses.items()]
+    yield "tidegate_process_resident_memory_bytes", [((name,), float(use.resident_bytes)) for name, use in used.items()]
+    yield "tidegate_process_open_fds", [((name,), float(use.open_fds)) for name, use in used.items() if use.open_fds is not None]
+    yield "tidegate_process_max_fds", [((name,), float(use.max_fds)) for name, use in used.items() if use.max_fds is not None]
+    yield "tidegate_process_threads", [((name,), float(use.threads)) for name, use in used.items()]
+    yield "tidegate_process_start_time_seconds", [((name,), use.started_unix) for name, use in used.items()]

@@ -55,6 +55,7 @@ from gateway.sync.policy_copy import PolicyCopy, compiled_from
 from gateway.sync.responses import ResponseSweep
 from gateway.sync.revocations import RevocationWriter
 from gateway.telemetry.file_gauges import FigureWatch
+from gateway.telemetry.headroom import HeadroomWatch
 from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import registry_for
@@ -319,6 +320,7 @@ class AdminApiRun:
         )
         self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
         self.files = FigureWatch(SqlBatches(engine), time.time) if settings.files.enabled else None
+        self.headroom = HeadroomWatch(lambda: self._holders.directory, self._counters.look, time.time)
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
@@ -372,6 +374,7 @@ class AdminApiRun:
             group.create_task(kept_up(self._sweep.run, "stored responses"))
             group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
             optional = ((self._hook, "webhook"), (self._alerts, "alerts"), (self.files, "figures of files"), (self._copy, "policies"))
+            group.create_task(kept_up(self.headroom.run, "headroom"))
             for work, name in optional:
                 if work is not None:
                     group.create_task(kept_up(work.run, name))

@@ -50,10 +50,13 @@ from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
+from gateway.telemetry.answer_samples import AnswerSamples
+from gateway.telemetry.metrics import Metrics
 from gateway.wiring.answers import answers_in_memory
 from gateway.wiring.guards import GuardDetectors, personal_detectors
 from gateway.wiring.semantic import SemanticOnDemand
 from guardrails.policy import Direction
+from guardrails.rules.language import Language
 from guardrails.verdict import GuardVerdict
 from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
@@ -140,6 +143,19 @@ def fleet_of(settings: Settings) -> Fleet:
     )
 
 
+def answer_samples_for(settings: Settings, metrics: Metrics) -> AnswerSamples:
+    """What is judged of answers for metrics. Raises ValueError: languages are to be counted, and the package for it is not installed."""
+    share = settings.metrics.language_share
+    language = Language("metrics", ()).language if share else None
+    return AnswerSamples(
+        share,
+        language,
+        random.Random(secrets.randbits(64)),
+        count_language=metrics.count_language,
+        count_surprisal=metrics.count_surprisal,
+    )
+
+
 def deps_for(
     settings: Settings,
     policies: PolicySet,
@@ -155,6 +171,8 @@ def deps_for(
     spend: SpendReader | None = None,
     observe_decision: Callable[[Route, float], None] | None = None,
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
+    count_first_token: Callable[[str, str, float, float], None] = lambda pool, backend, predicted_s, actual_s: None,
+    answer_samples: AnswerSamples | None = None,
     late_findings: Callable[[str, Direction, GuardVerdict], None] = lambda tenant, direction, verdict: None,
     guessed: Mapping[str, Vocabulary] | None = None,
     answers: AnswerCache | None = None,
@@ -167,6 +185,7 @@ def deps_for(
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
     Args:
+        answer_samples: which answers are judged for metrics; None for none.
         guessed: the tokenizers that were found for pools that name none (`gateway/wiring/guessed_tokenizers.py`); they lower no hold.
         answers: the answer cache, where it is not one in memory.
         detectors: built here; for a caller that prepares and closes them.
@@ -242,6 +261,8 @@ def deps_for(
         lengths=OutputLengths(),
         observe_decision=observe_decision,
         count_prefix=count_prefix,
+        count_first_token=count_first_token,
+        answer_samples=answer_samples,
         late_findings=late_findings,
         ledger_full=(lambda: usage.full) if usage is not None else (lambda: False),
         outputs=OutputQuantiles(),

@@ -357,6 +357,7 @@ def taps_for(
     *,
     engine: Dialect | None = None,
     detectors: ReplyDetectors | None = None,
+    sample: Tap | None = None,
 ) -> StreamTap | PlainTap | TranscriptTap | SpeechTap | ReplyChain:
     """The chain of one attempt's reply; the judging tap alone where nothing else has anything to do, so that an event costs one call.
 
@@ -368,6 +369,7 @@ def taps_for(
         engine: the engine's dialect; None for one that makes the reply's id from that of the request (otherwise the reply gets ours
             here), and reports the usage of the whole answer.
         detectors: what guard rules that ask detectors ask.
+        sample: keeps the beginning of a generated answer for metrics; lets everything go on.
     """
     if ask.endpoint.sound and not ask.stream:
         return sound_taps(ask, story, clock, detectors)
@@ -383,7 +385,7 @@ def taps_for(
     else:
         judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names, whole_usage=not of_each)
         judge.items = ask.items
-    taps: list[Tap] = [judge]
+    taps: list[Tap] = [judge] if sample is None else [judge, sample]
     guard = guard_tap(ask, story, judge, detectors)
     if guard is not None:
         taps.append(guard)

@@ -198,3 +198,12 @@ def test_groups_that_depend_on_neither_model_nor_end_user_are_the_same_for_every
         grant = directory(limit(Level.TENANT, "acme"), narrower).for_tenant(ACME, LAB, 0.0)
         assert grant is not None
         assert grant.of_every_request is None
+
+
+def test_the_limits_of_tenants_are_those_under_their_own_tag() -> None:
+    own = (limit(Level.TENANT, "acme"), limit(Level.PROJECT, "acme/lab", window=Window.MINUTE), limit(Level.KEY, ONE.id))
+    shared = (limit(Level.GLOBAL, ""), limit(Level.ORGANISATION, "corp"), limit(Level.MODEL, "m"), limit(Level.USER, "acme"))
+    gone = limit(Level.KEY, "no such key")
+    found = list(directory(*own, *shared, gone).limits_of_tenants())
+    assert sorted(str(limit.scope) for _, limit in found) == sorted(str(limit.scope) for limit in own)
+    assert {tenant for tenant, _ in found} == {"acme"}

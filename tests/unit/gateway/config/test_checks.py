@@ -1,3 +1,5 @@
+import importlib.util
+
 import trustme
 
 from gateway.config.checks import RawSettings, contradictions
@@ -182,3 +184,12 @@ def test_percentages_of_alerts_are_above_nothing_and_may_be_above_a_whole_budget
     assert said(-20) == ["2:27: alerts.at_percent[1]: must be at least 1, not -20"]
     assert said(1001) == ["2:27: alerts.at_percent[1]: must be at most 1000, not 1001"]
     assert said(0.5) == ["2:27: alerts.at_percent[1]: must be a whole number, not 0.5; write a whole number without quotes or unit"]
+
+
+def test_languages_are_counted_only_where_the_package_for_it_is_installed(tmp_path, monkeypatch):
+    assert found("metrics: {language_share: 0.01}\n", tmp_path) == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    [problem] = found("metrics: {language_share: 0.01}\n", tmp_path)
+    assert "metrics.language_share: needs a package that is not installed" in problem
+    assert "pip install 'tidegate[guards]'" in problem
+    assert found("metrics: {language_share: 0}\n", tmp_path) == []

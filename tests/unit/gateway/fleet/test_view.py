@@ -27,3 +27,9 @@ def test_a_breaker_is_as_bad_as_in_the_worker_that_has_it_worst_and_opens_add_up
     )
     (seen,) = fleet_seen(WorkerSnapshot(index=at, pid=at, state="ready", started_at=0.0, fleet=(one,)) for at, one in enumerate(states))
     assert (seen.up, seen.breaker, seen.breaker_opens) == (True, "open", 3)
+
+
+def test_a_price_of_a_backend_is_there_as_soon_as_one_worker_knows_it() -> None:
+    states = (BackendState("p", "a", True), BackendState("p", "a", True, usd_per_hour=2.5))
+    (seen,) = fleet_seen(WorkerSnapshot(index=at, pid=at, state="ready", started_at=0.0, fleet=(one,)) for at, one in enumerate(states))
+    assert seen.usd_per_hour == 2.5

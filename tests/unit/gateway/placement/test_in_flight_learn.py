@@ -62,6 +62,17 @@ async def test_speed_is_learned_from_streams() -> None:
     assert all(rate > 0 for rate in (*worker.load_table.prefill_s_token, *worker.load_table.step_s))
 
 
+async def test_a_prediction_is_of_the_time_when_the_request_was_sent_and_gets_better() -> None:
+    worker = Worker("a", "b")
+    for at in range(60):
+        await answered(worker, 5_000 + 100 * (at % 7), 0)
+        worker.now += 5
+    ratios = [actual_s / predicted_s for predicted_s, actual_s in worker.first_tokens]
+    assert len(ratios) == 60
+    assert [actual_s for _, actual_s in worker.first_tokens] == [pytest.approx(0.2)] * 60
+    assert all(0.5 < ratio < 2.0 for ratio in ratios[-10:]) and abs(ratios[-1] - 1) < abs(ratios[0] - 1)
+
+
 async def test_alone_there_is_nothing_to_learn_for() -> None:
     worker = Worker("a")
     before = worker.load_table.prefill_s_token[0]

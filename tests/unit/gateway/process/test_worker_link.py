@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,13 +22,15 @@ from gateway.process.worker_link import (
     collect,
     look,
     not_ready,
+    processes_of,
     publish,
     supervision,
     worker_socket,
 )
 from gateway.record import Record
 from gateway.telemetry.families import REQUESTS
-from gateway.telemetry.metrics import Metrics, MetricsSnapshot
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.snapshot import FamilyNumbers, MetricsSnapshot
 from tenancy.hold import LimitUsage
 from tenancy.limits import Group, Level, Limit, Meter, Scope, Window, line_of
 from tenancy.ports import CountersAway
@@ -78,6 +81,47 @@ async def test_a_snapshot_arrives_as_it_was_sent_and_without_numbers_when_only_t
             await link.close()
     assert await collect(tmp_path) == []
     assert os.listdir(tmp_path) == []
+
+
+async def test_the_loop_runs_between_the_slices_of_a_scrape(tmp_path: Path) -> None:
+    metrics = Metrics([f"m{at}" for at in range(400)])
+    for at in range(4000):
+        metrics.observe(msgspec.structs.replace(RECORD, model=f"m{at % 400}", tenant=f"t{at}", cost_nanousd=1, soft_limits=("rpm",)))
+    turns = 0
+    seen_at: list[int] = []
+
+    def families() -> Iterator[FamilyNumbers]:
+        for family in metrics.families():
+            seen_at.append(turns)
+            yield family
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    now = iter(range(1000))
+    empty = msgspec.structs.replace(snapshot(), metrics=metrics.totals())
+    link = WorkerLink(
+        worker_socket(tmp_path, 0, os.getpid()), lambda _with_metrics: empty, families=families, clock=lambda: float(next(now))
+    )
+    await link.start()
+    working = asyncio.create_task(other_work())
+    try:
+        assert await collect(tmp_path, 30.0) == [msgspec.structs.replace(empty, metrics=metrics.snapshot())]
+    finally:
+        working.cancel()
+        await link.close()
+    assert len(set(seen_at)) > 1, "other work has its turns while families are copied"
+    assert link.longest_slice_s == 1.0, "what is measured are the slices, not the pauses between them"
+
+
+def test_processes_are_named_by_the_supervisor_and_by_the_workers_where_there_is_none() -> None:
+    published = Supervision(1, 2, 3, (SlotState("worker-0", 4, 0, 0), SlotState("store", None, 0, 0)))
+    workers = [snapshot(0, pid=4), snapshot(1, pid=5)]
+    assert processes_of(published, workers, 9) == [("supervisor", 1), ("worker-0", 4), ("admin", 9), ("worker-0", 4), ("worker-1", 5)]
+    assert processes_of(None, workers, 9) == [("admin", 9), ("worker-0", 4), ("worker-1", 5)]
 
 
 async def test_the_oldest_ready_worker_can_be_asked(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from gateway.process.snapshots import IssuerState, SlotState, State, Supervision
 from gateway.record import GAP_BOUNDS_S, Record
 from gateway.telemetry.exposition import Scrape, describe, render
 from gateway.telemetry.families import MAX_SERIES
-from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.snapshot import MetricsSnapshot, merge
 
 ROOT = Path(__file__).parents[4]
 RECORD = Record(
@@ -92,17 +93,48 @@ def test_two_workers_are_one_sum() -> None:
     assert found["tidegate_build_info", (("version", "0.1.0"),)] == 1
 
 
-def test_histograms_are_cumulative_and_aliased() -> None:
+def test_histograms_are_cumulative_and_stand_beside_those_of_opentelemetry() -> None:
     found = samples(worker(0), worker(1))
-    own, alias = "tidegate_time_to_first_token_seconds", "gen_ai_server_time_to_first_token_seconds"
-    labels, model = (("model", "llama"), ("pool", "p")), (("gen_ai_request_model", "llama"),)
+    own, theirs = "tidegate_time_to_first_token_seconds", "gen_ai_server_time_to_first_token_seconds"
+    labels = (("model", "llama"), ("pool", "p"))
+    of_theirs = (
+        ("gen_ai_operation_name", "chat"),
+        ("gen_ai_provider_name", "_none"),
+        ("gen_ai_request_model", "llama"),
+        ("gen_ai_response_model", "llama"),
+    )
     assert found[f"{own}_bucket", (("le", "0.15"), *labels)] == 0
     assert found[f"{own}_bucket", (("le", "0.25"), *labels)] == 2
     assert found[f"{own}_bucket", (("le", "+Inf"), *labels)] == found[f"{own}_count", labels] == 2
-    assert found[f"{own}_sum", labels] == found[f"{alias}_sum", model] == 0.5
-    assert found[f"{alias}_count", model] == 2
+    assert found[f"{own}_sum", labels] == found[f"{theirs}_sum", of_theirs] == 0.5
+    assert found[f"{theirs}_count", of_theirs] == 2
     assert found["tidegate_inter_token_seconds_count", labels] == 38
     assert found["tidegate_time_per_output_token_seconds_sum", labels] == pytest.approx(0.04)
+
+
+def test_the_cost_is_shown_in_dollars_too() -> None:
+    metrics = Metrics(["llama"])
+    metrics.observe(msgspec.structs.replace(RECORD, cost_nanousd=1_500_000_000, tenant="acme"))
+    found = samples(msgspec.structs.replace(worker(0), metrics=metrics.snapshot()))
+    labels = (("model", "llama"), ("tenant", "acme"))
+    assert found["tidegate_cost_nanousd_total", labels] == 1.5e9
+    assert found["tidegate_cost_usd_total", labels] == 1.5
+
+
+def test_an_hour_of_a_backend_has_its_own_price_or_that_of_its_pool_or_none() -> None:
+    fleet = (BackendState("p", "dear", True, usd_per_hour=4.0), BackendState("p", "usual", True), BackendState("free", "none", True))
+    workers = [msgspec.structs.replace(worker(at), fleet=fleet) for at in range(2)]
+    text, _ = render(Scrape(MetricsSnapshot(), workers, None, 2, "0", usd_per_hour={"p": 2.5}))
+    prices = [line for line in text.decode().splitlines() if line.startswith("tidegate_backend_usd_per_hour{")]
+    assert prices == [
+        'tidegate_backend_usd_per_hour{backend="dear",pool="p"} 4.0',
+        'tidegate_backend_usd_per_hour{backend="usual",pool="p"} 2.5',
+    ]
+
+
+def test_of_two_processes_at_one_place_the_longer_slice_is_shown() -> None:
+    workers = [msgspec.structs.replace(worker(0), slice_s=held_s) for held_s in (0.002, 0.001)]
+    assert samples(*workers)["tidegate_scrape_slice_seconds", (("worker", "0"),)] == 0.002
 
 
 def test_a_backend_is_up_when_every_worker_says_so() -> None:

@@ -3,7 +3,8 @@
 from domain.files import FileFigures, StoresAway
 from gateway.telemetry.exposition import Scrape, render
 from gateway.telemetry.file_gauges import BATCH_STATES, FILE_GAUGES, FILE_STATES, FigureWatch, file_rows
-from gateway.telemetry.metrics import Metrics, MetricsSnapshot
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.snapshot import MetricsSnapshot
 
 FIGURES = FileFigures({"ready": 3, "uploading": 1}, {"ready": 300, "uploading": 64}, {"in_progress": 2, "completed": 5}, oldest_unix=40.0)
 

@@ -16,7 +16,13 @@ from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.record import GAP_BOUNDS_S, Fell, Record
 from gateway.telemetry.cells import MAX_NAMES, Cells
 from gateway.telemetry.families import (
+    ANSWER_BOUNDS_TOKENS,
+    ANSWER_LANGUAGES,
+    ANSWER_SURPRISAL,
+    ANSWER_TOKENS,
+    ANSWERS,
     ATTEMPTS,
+    BACKEND_TOKENS,
     CACHE_LOST,
     CLASSES,
     DECIDED,
@@ -28,12 +34,20 @@ from gateway.telemetry.families import (
     DURATION,
     DURATION_BOUNDS_S,
     FAMILIES,
+    GEN_AI_DURATION_BOUNDS_S,
+    GEN_AI_TOKEN_BOUNDS,
+    GEN_AI_TPOT_BOUNDS_S,
+    GEN_AI_TTFT_BOUNDS_S,
+    GOODPUT_REQUESTS,
+    GOODPUT_TOKENS,
     GUARD_FAILURES,
     GUARD_FINDINGS,
     GUARD_VERDICTS,
     GUARD_WORDS,
     HOLDS,
     INTER_TOKEN,
+    LAG_BOUNDS_S,
+    LOOP_LAG,
     LORA_CALLS,
     LORA_REQUESTS,
     MAX_SERIES,
@@ -41,8 +55,10 @@ from gateway.telemetry.families import (
     OTHER,
     OVERHEAD_BOUNDS_S,
     PREFIX_TOKENS,
+    RATIO_BOUNDS,
     REQUESTS,
     SHARED_REQUESTS,
+    SURPRISAL_BOUNDS_NATS,
     TOKEN_CHECKS,
     TOKEN_OUTCOMES,
     TOKENS,
@@ -50,9 +66,11 @@ from gateway.telemetry.families import (
     TPOT_BOUNDS_S,
     TTFT,
     TTFT_BOUNDS_S,
+    TTFT_RATIO,
     Family,
 )
-from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.snapshot import MetricsSnapshot, merge
 from guardrails.verdict import GuardVerdict, Noted
 from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
@@ -165,7 +183,14 @@ def test_every_kind_of_fault_is_an_outcome() -> None:
     assert {labels[2] for labels, _ in metrics.snapshot().families[REQUESTS.name]} == {kind.value for kind in Kind}
 
 
-@pytest.mark.parametrize("bounds", [DURATION_BOUNDS_S, TTFT_BOUNDS_S, TPOT_BOUNDS_S, OVERHEAD_BOUNDS_S, GAP_BOUNDS_S])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        *(DURATION_BOUNDS_S, TTFT_BOUNDS_S, TPOT_BOUNDS_S, OVERHEAD_BOUNDS_S, GAP_BOUNDS_S),
+        *(GEN_AI_DURATION_BOUNDS_S, GEN_AI_TTFT_BOUNDS_S, GEN_AI_TPOT_BOUNDS_S, GEN_AI_TOKEN_BOUNDS),
+        *(RATIO_BOUNDS, LAG_BOUNDS_S, ANSWER_BOUNDS_TOKENS, SURPRISAL_BOUNDS_NATS),
+    ],
+)
 def test_bounds_rise(bounds: tuple[float, ...]) -> None:
     assert list(bounds) == sorted(set(bounds))
 
@@ -205,6 +230,47 @@ def test_a_hundred_thousand_random_label_values_stay_below_the_ceiling() -> None
     for family in FAMILIES:
         assert series(twice, family) <= MAX_SERIES, family.name
     assert sum(counts[0] for _, counts in twice.families[REQUESTS.name]) == 2 * many
+
+
+def test_goodput_is_of_requests_whose_promises_were_all_kept() -> None:
+    metrics = Metrics(["llama"])
+    for promises in ((), (("ttft", True), ("tpot", True)), (("ttft", True), ("tpot", False)), (("ttft", True),)):
+        metrics.observe(msgspec.structs.replace(STREAM, promises=promises))
+    seen = metrics.snapshot()
+    assert cell(seen, GOODPUT_REQUESTS, "llama", "acme") == [2, 1]
+    assert cell(seen, GOODPUT_TOKENS, "llama", "acme") == [40, 20]
+
+
+def test_answers_and_tokens_are_counted_by_model_and_backend() -> None:
+    metrics = Metrics(["llama"])
+    others = (
+        msgspec.structs.replace(PLAIN, outcome="engine_busy", closing="release"),
+        msgspec.structs.replace(PLAIN, endpoint="/v1/embeddings", closing="estimate"),
+        msgspec.structs.replace(PLAIN, backend="", closing="hit"),
+    )
+    for record in (PLAIN, msgspec.structs.replace(PLAIN, declined=True), *others):
+        metrics.observe(record)
+    seen = metrics.snapshot()
+    assert cell(seen, ANSWERS, "llama", "llama-h100") == [1, 1], "generated, whole, and no hit of the cache"
+    lengths = cell(seen, ANSWER_TOKENS, "llama", "llama-h100")
+    assert lengths[bisect_left(ANSWER_BOUNDS_TOKENS, 20)] == 2 and lengths[-1] == 40
+    assert cell(seen, BACKEND_TOKENS, "llama-h100", "b1") == [200, 128, 40], "of engines' own counts alone"
+
+
+def test_predictions_lags_and_samples() -> None:
+    metrics = Metrics(["llama"])
+    for predicted_s, actual_s in ((0.2, 0.3), (0.0, 1.0)):
+        metrics.count_first_token("p", "b", predicted_s, actual_s)
+    metrics.count_lag(3, 0.004)
+    for language in ("fr", "fr", ""):
+        metrics.count_language("llama", language)
+    metrics.count_surprisal("made up", "p", 0.25)
+    seen = metrics.snapshot()
+    ratio = cell(seen, TTFT_RATIO, "p", "b")
+    assert ratio[bisect_left(RATIO_BOUNDS, 1.5)] == 1 and sum(ratio[:-1]) == 1 and ratio[-1] == pytest.approx(1.5)
+    assert cell(seen, LOOP_LAG, "3")[bisect_left(LAG_BOUNDS_S, 0.004)] == 1
+    assert dict(seen.families[ANSWER_LANGUAGES.name]) == {("llama", "fr"): [2], ("llama", NONE): [1]}
+    assert cell(seen, ANSWER_SURPRISAL, OTHER, "p")[-1] == 0.25
 
 
 def test_a_flood_of_the_last_label_leaves_room_for_the_first() -> None:

@@ -6,7 +6,8 @@ from gateway.queue.refusals import REFUSALS
 from gateway.queue.waiter import QueueState
 from gateway.record import Fell, Record
 from gateway.telemetry.exposition import Scrape, render
-from gateway.telemetry.metrics import Metrics, merge
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.snapshot import merge
 
 
 def record(queued: str, word: str = "batch", queue_s: float = 0.0) -> Record:

@@ -4,8 +4,8 @@ from domain.rollouts import StoredRollout
 from gateway.rollouts.hook import HookCounts
 from gateway.rollouts.keeper import KeeperState
 from gateway.telemetry.exposition import Scrape, render
-from gateway.telemetry.metrics import MetricsSnapshot
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
+from gateway.telemetry.snapshot import MetricsSnapshot
 from policies.rollout.document import RolloutDocument, text_of
 from policies.rollout.progress import begin, tick
 from policies.rollout.samples import ArmSums, Interval, Tally
