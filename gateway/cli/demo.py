@@ -36,7 +36,7 @@ from gateway.cli.demo_engines import (
     start_smollm2,
     start_vllm,
 )
-from gateway.cli.demo_observe import Observed, need_prometheus, page_of_charts, start_prometheus, wait_for_charts
+from gateway.cli.demo_observe import Observed, need_prometheus, page_of_charts, start_prometheus, wait_for_charts, wait_for_scrape
 from gateway.cli.explain import blocks
 from gateway.cli.printing import fail, out
 
@@ -118,13 +118,14 @@ def demo(
         openai = _openai()
         begun = time.monotonic()
         try:
-            request_id = _converse(openai, demo_run, engine, len(pool.engines))
+            request_id = _converse(openai, demo_run, engine, len(pool.engines), observed)
         except openai.OpenAIError as error:
             fail_with_log(f"the gateway did not answer as it should: {error}", home / "gateway.log")
         if observed is not None:
-            _charts(observed, begun)
+            _charts(observed, begun, once)
         if once:
             flags = ["--engine", engine, *(["--vllm", str(vllm), "--weights", str(weights)] if engine == "vllm" else [])]
+            flags += ["--observe"] if observe else []
             _numbered("Try next", _next_after(flags))
             return
         _numbered("Try next, in another terminal in this folder", _next(demo_run, request_id))
@@ -272,11 +273,13 @@ def _openai() -> ModuleType:
     return openai
 
 
-def _converse(openai: ModuleType, demo_run: DemoRun, engine: EngineKind, engines: int) -> str:
+def _converse(openai: ModuleType, demo_run: DemoRun, engine: EngineKind, engines: int, observed: Observed | None) -> str:
     """Let the gateway measure its engines, then ask both questions as one conversation. Returns the last request's id."""
     measured = asyncio.run(_measure(openai, demo_run, engines))
     took = ", ".join(f"{name} {_ms(seconds)}" for name, seconds in sorted(measured.items()))
     _label("measured", f"one question to each engine, so that the gateway knows how fast it is; first token: {took}")
+    if observed is not None:
+        wait_for_scrape(observed.url, engines)
     # a proxy that the environment names is for addresses elsewhere
     client = openai.OpenAI(
         base_url=demo_run.base_url, api_key=demo_run.key, max_retries=5, http_client=openai.DefaultHttpxClient(trust_env=False)
@@ -372,11 +375,12 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms"
 
 
-def _charts(observed: Observed, begun: float) -> None:
+def _charts(observed: Observed, begun: float, once: bool) -> None:
     """Print which charts have data, and where they are drawn.
 
     Args:
         begun: when the first request began.
+        once: whether the demo ends now, so that there is nowhere to look.
     """
     charts = wait_for_charts(observed.url)
     took_s = time.monotonic() - begun
@@ -385,6 +389,8 @@ def _charts(observed: Observed, begun: float) -> None:
     _label("charts", f"with data {took_s:.1f} s after the first request began: {have}")
     if charts.empty:
         fail(f"charts without data: {', '.join(panel.title for panel in charts.empty)}")
+    if once:
+        return
     _label("drawn by", page_of_charts(observed.url))
     _label("alerts", f"{observed.url}/alerts" + (f", Alertmanager {observed.alertmanager_url}" if observed.alertmanager_url else ""))
     _print("          for Grafana: import the files that `tidegate export-dashboards` writes")

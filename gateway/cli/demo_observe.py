@@ -24,12 +24,14 @@ from gateway.dashboards.rules import rules
 
 SCRAPE_S: Final = 1
 """Between two scrapes; a demo is looked at at once. 5 to 15 s are usual."""
-WINDOW: Final = "10s"
-"""Of rates: several scrapes, and shorter than the demo's conversation."""
+WINDOW: Final = "1m"
+"""Of rates: all of the demo's requests."""
 CHARTS_WITHIN_S: Final = 30.0
 """Longest wait for every chart that needs no more than a request; on a quiet machine they are there two scrapes after it."""
 ALERTMANAGERS: Final = ("prometheus-alertmanager", "alertmanager")
 """Its command in Debian, and in its own releases."""
+DRAWN: Final = 4
+"""Charts on one page of Prometheus; their queries stand in its address."""
 MISSING: Final = (
     "The command prometheus is not installed; --observe needs it. Any of these helps:\n"
     "  apt install prometheus prometheus-alertmanager   on Debian and Ubuntu\n"
@@ -66,7 +68,7 @@ def need_prometheus() -> str:
 
 
 def start_prometheus(stack: ExitStack, home: Path, admin_url: str) -> Observed:
-    """Start Prometheus, which reads the gateway of this admin port with the shipped alerts, and Alertmanager before it where there is one."""
+    """Start Prometheus with the shipped alerts for the gateway of this admin port, and Alertmanager before it where there is one."""
     command = need_prometheus()
     alertmanager_url = _start_alertmanager(stack, home)
     (home / "tidegate.rules.yml").write_text(rules())
@@ -113,6 +115,19 @@ def _start(stack: ExitStack, home: Path, name: str, command: list[str], url: str
     fail_with_log(f"{name} did not become ready", log_path)
 
 
+def wait_for_scrape(url: str, requests: int) -> None:
+    """Wait until Prometheus has seen so many requests. A rate is the difference of two scrapes, so requests after this one show in it,
+    also when all of them take less than what lies between two scrapes."""
+    import httpx
+
+    deadline = time.monotonic() + CHARTS_WITHIN_S
+    while time.monotonic() < deadline:
+        answer = httpx.get(f"{url}/api/v1/query", params={"query": "sum(tidegate_requests_total)"}, trust_env=False, timeout=10).json()
+        if sum(_values(answer)) >= requests:
+            return
+        time.sleep(SCRAPE_S / 10)
+
+
 def wait_for_charts(url: str) -> Charts:
     """Ask for every chart until each that needs no more than a request has data, or the time is over."""
     deadline = time.monotonic() + CHARTS_WITHIN_S
@@ -147,7 +162,8 @@ def page_of_charts(url: str) -> str:
     """An address of Prometheus's own page that draws the first charts of the first dashboard."""
     import httpx
 
-    expressions = [promql(panel.queries[0].expr, "1m") for row in OVERVIEW.rows[:2] for panel in row.panels[:3]]
+    drawn = [panel for panel in OVERVIEW.panels if not panel.empty_until][:DRAWN]
+    expressions = [promql(panel.queries[0].expr, WINDOW) for panel in drawn]
     query = urlencode({f"g{at}.{key}": value for at, expr in enumerate(expressions) for key, value in _graph(expr)})
     # Debian's package has the classic page only, releases from 3 on only the other one
     classic = httpx.get(f"{url}/classic/graph", trust_env=False, timeout=10).status_code == 200

@@ -161,10 +161,11 @@ WORK: Final = Row(
         ),
         Panel(
             "Cost by model",
-            "Dollars an hour at list prices. Zero while no model has a price.",
+            "Dollars an hour at list prices.",
             (Query('sum by (model) (rate(tidegate_cost_usd_total{model=~"$model"}[$__rate_interval])) * 3600', "{{model}}"),),
             "usd/h",
             "stacked",
+            empty_until="a model has a price (tidegate price set)",
         ),
     ),
 )

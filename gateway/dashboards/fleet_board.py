@@ -145,6 +145,7 @@ FLEET: Final = Dashboard(
                     "What the prefix index predicted, and what engines reported. Far apart: salt, tokenizer or template differ.",
                     (Query('sum by (said_by) (rate(tidegate_prefix_tokens_total{pool=~"$pool"}[$__rate_interval]))', "{{said_by}}"),),
                     "tokens/s",
+                    empty_until="a prompt begins with what an engine has cached",
                 ),
                 Panel(
                     "Trust in the prefix index",
@@ -229,6 +230,7 @@ FLEET: Final = Dashboard(
                         ),
                     ),
                     "usd",
+                    empty_until="a model has a price (tidegate price set)",
                 ),
                 Panel(
                     "GPU busy",

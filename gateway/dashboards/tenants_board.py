@@ -37,6 +37,7 @@ TENANTS: Final = Dashboard(
                     (_by_tenant('sum by (tenant) (rate(tidegate_cost_usd_total{tenant=~"$tenant"}[$__rate_interval])) * 3600'),),
                     "usd/h",
                     "stacked",
+                    empty_until="a model has a price (tidegate price set)",
                 ),
                 Panel(
                     "Cost of the last day",
@@ -44,6 +45,7 @@ TENANTS: Final = Dashboard(
                     (_by_tenant('sum by (tenant) (increase(tidegate_cost_usd_total{tenant=~"$tenant"}[1d]))'),),
                     "usd",
                     "bars",
+                    empty_until="a model has a price (tidegate price set)",
                 ),
                 Panel(
                     "Share of the prompt found cached",
