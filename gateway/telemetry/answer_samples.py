@@ -21,6 +21,8 @@ from gateway.story import Story
 KEPT_BYTES: Final = 65_536
 """Bytes of an answer that are judged: some 300 words as events, or 150 tokens with log-probabilities. The serving thread may have to wait
 while they are decoded, some 1 ms."""
+MOST_NATS: Final = 100.0
+"""A token that was less likely counts as this unlikely: engines write -9999 for one that was impossible, which would hide all others."""
 MOST_WAITING: Final = 64
 """Answers that wait to be judged; further ones are counted as not judged."""
 
@@ -92,7 +94,7 @@ def judged(parts: list[bytes], language: Callable[[str], str | None] | None) -> 
             if choice.logprobs is not None:
                 logprobs += [token.logprob for token in choice.logprobs.content or () if token.logprob is not None]
                 logprobs += [number for number in choice.logprobs.token_logprobs or () if number is not None]
-    nats = max(0.0, -sum(logprobs) / len(logprobs)) if logprobs else None
+    nats = sum([max(0.0, min(-number, MOST_NATS)) for number in logprobs]) / len(logprobs) if logprobs else None
     return Judged(None if language is None else language("".join(texts)) or "", nats)
 
 
