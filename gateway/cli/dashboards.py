@@ -24,7 +24,10 @@ def export_dashboards(
         float, typer.Option(min=50, max=99.9999, help="The share of requests that have to be answered, in percent.")
     ] = AVAILABILITY * 100,
     promises: Annotated[
-        float, typer.Option(min=1, max=99.9999, help="The share of the promises of policies (slo) that have to be kept, in percent.")
+        float,
+        typer.Option(
+            min=1, max=99.9999, help="The share of the promises of policies (ttft_slo_s, tpot_slo_s) that have to be kept, in percent."
+        ),
     ] = PROMISES * 100,
 ) -> None:
     """Write the dashboards for Grafana and the alerts for Prometheus.

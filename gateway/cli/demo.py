@@ -36,9 +36,10 @@ from gateway.cli.demo_engines import (
     start_smollm2,
     start_vllm,
 )
-from gateway.cli.demo_observe import Observed, need_prometheus, page_of_charts, start_prometheus, wait_for_charts, wait_for_scrape
+from gateway.cli.demo_observe import Observed, need_prometheus, pages, start_prometheus, wait_for_charts, wait_for_scrape
 from gateway.cli.explain import blocks
 from gateway.cli.printing import fail, out
+from gateway.dashboards.rules import rules
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
@@ -114,7 +115,7 @@ def demo(
         demo_run = DemoRun(home, f"{base_url}/v1", admin_url, key, pool.model, terms)
         _label("gateway", f"{demo_run.base_url}, admin {demo_run.admin_url}")
         _label("tenant", "demo, with one key")
-        observed = start_prometheus(stack, home, admin_url) if observe else None
+        observed = start_prometheus(stack, home, {"tidegate": admin_url.removeprefix("http://")}, rules()) if observe else None
         openai = _openai()
         begun = time.monotonic()
         try:
@@ -384,15 +385,16 @@ def _charts(observed: Observed, begun: float, once: bool) -> None:
     """
     charts = wait_for_charts(observed.url)
     took_s = time.monotonic() - begun
-    have = ", ".join(f"{title.removeprefix('Tidegate: ')} {count}" for title, count in charts.filled.items())
+    have = ", ".join(f"{title.removeprefix('Tidegate: ')} {len(panels)}" for title, panels in charts.filled.items())
     _print("")
     _label("charts", f"with data {took_s:.1f} s after the first request began: {have}")
-    if charts.empty:
-        fail(f"charts without data: {', '.join(panel.title for panel in charts.empty)}")
+    if charts.late:
+        fail(f"charts without data: {', '.join(panel.title for panel in charts.late)}")
     if once:
         return
-    _label("drawn by", page_of_charts(observed.url))
-    _label("alerts", f"{observed.url}/alerts" + (f", Alertmanager {observed.alertmanager_url}" if observed.alertmanager_url else ""))
+    drawn, alerts = pages(observed.url)
+    _label("drawn by", drawn)
+    _label("alerts", alerts + (f", Alertmanager {observed.alertmanager_url}" if observed.alertmanager_url else ""))
     _print("          for Grafana: import the files that `tidegate export-dashboards` writes")
 
 

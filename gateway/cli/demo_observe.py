@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from gateway.cli.demo_engines import READY_WITHIN_S, fail_with_log, free_port, s
 from gateway.cli.printing import fail
 from gateway.dashboards.boards import DASHBOARDS, OVERVIEW
 from gateway.dashboards.panels import Dashboard, Panel, promql
-from gateway.dashboards.rules import rules
 
 SCRAPE_S: Final = 1
 """Between two scrapes; a demo is looked at at once. 5 to 15 s are usual."""
@@ -51,12 +50,16 @@ class Observed:
 
 @dataclass(frozen=True)
 class Charts:
-    """How many charts of each dashboard have data."""
+    """Which charts have data."""
 
-    filled: dict[str, int]
+    filled: dict[str, list[Panel]]
     """By the dashboard's title."""
     empty: list[Panel]
-    """Charts without data although any request is enough for them."""
+
+    @property
+    def late(self) -> list[Panel]:
+        """Charts without data although any request is enough for them."""
+        return [panel for panel in self.empty if not panel.empty_until]
 
 
 def need_prometheus() -> str:
@@ -67,16 +70,21 @@ def need_prometheus() -> str:
     return path
 
 
-def start_prometheus(stack: ExitStack, home: Path, admin_url: str) -> Observed:
-    """Start Prometheus with the shipped alerts for the gateway of this admin port, and Alertmanager before it where there is one."""
+def start_prometheus(stack: ExitStack, home: Path, targets: Mapping[str, str], rule_file: str) -> Observed:
+    """Start Prometheus, and Alertmanager before it where there is one.
+
+    Args:
+        targets: the addresses, `host:port`, that Prometheus reads metrics from, by the name of their job.
+        rule_file: the text of its rules.
+    """
     command = need_prometheus()
     alertmanager_url = _start_alertmanager(stack, home)
-    (home / "tidegate.rules.yml").write_text(rules())
+    (home / "tidegate.rules.yml").write_text(rule_file)
     url = f"http://127.0.0.1:{free_port()}"
     settings: dict[str, Any] = {
-        "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": "5s"},
+        "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
         "rule_files": ["tidegate.rules.yml"],
-        "scrape_configs": [{"job_name": "tidegate", "static_configs": [{"targets": [admin_url.removeprefix("http://")]}]}],
+        "scrape_configs": [{"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in targets.items()],
     }
     if alertmanager_url:
         settings["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}]}
@@ -131,7 +139,7 @@ def wait_for_scrape(url: str, requests: int) -> None:
 def wait_for_charts(url: str) -> Charts:
     """Ask for every chart until each that needs no more than a request has data, or the time is over."""
     deadline = time.monotonic() + CHARTS_WITHIN_S
-    while (charts := charts_now(url, DASHBOARDS)).empty and time.monotonic() < deadline:
+    while (charts := charts_now(url, DASHBOARDS)).late and time.monotonic() < deadline:
         time.sleep(SCRAPE_S / 2)
     return charts
 
@@ -146,8 +154,7 @@ def charts_now(url: str, boards: Sequence[Dashboard], window: str = WINDOW) -> C
             return any(_values(client.get("/api/v1/query", params={"query": promql(query.expr, window)}).json()) for query in panel.queries)
 
         filled = {board.title: [panel for panel in board.panels if has_data(panel)] for board in boards}
-    empty = [panel for board in boards for panel in board.panels if not panel.empty_until and panel not in filled[board.title]]
-    return Charts({title: len(panels) for title, panels in filled.items()}, empty)
+    return Charts(filled, [panel for board in boards for panel in board.panels if panel not in filled[board.title]])
 
 
 def _values(answer: dict[str, Any]) -> list[float]:
@@ -158,17 +165,15 @@ def _values(answer: dict[str, Any]) -> list[float]:
     return [number for number in numbers if number == number]  # NaN is not itself
 
 
-def page_of_charts(url: str) -> str:
-    """An address of Prometheus's own page that draws the first charts of the first dashboard."""
+def pages(url: str) -> tuple[str, str]:
+    """The addresses of Prometheus's own pages: the first charts of the first dashboard, and the alerts."""
     import httpx
 
     drawn = [panel for panel in OVERVIEW.panels if not panel.empty_until][:DRAWN]
-    expressions = [promql(panel.queries[0].expr, WINDOW) for panel in drawn]
-    query = urlencode({f"g{at}.{key}": value for at, expr in enumerate(expressions) for key, value in _graph(expr)})
-    # Debian's package has the classic page only, releases from 3 on only the other one
+    query: list[tuple[str, str]] = []
+    for at, panel in enumerate(drawn):
+        query += [(f"g{at}.expr", promql(panel.queries[0].expr, WINDOW)), (f"g{at}.tab", "0"), (f"g{at}.range_input", "5m")]
+    # Debian's package has the classic pages only, releases from 3 on only the others
     classic = httpx.get(f"{url}/classic/graph", trust_env=False, timeout=10).status_code == 200
-    return f"{url}{'/classic' if classic else ''}/graph?{query}"
-
-
-def _graph(expr: str) -> tuple[tuple[str, str], ...]:
-    return (("expr", expr), ("tab", "0"), ("range_input", "5m"))
+    root = f"{url}/classic" if classic else url
+    return f"{root}/graph?{urlencode(query)}", f"{root}/alerts"

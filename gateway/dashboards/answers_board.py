@@ -197,7 +197,6 @@ ROLLOUTS: Final = Row(
             "Steps, holds and rollbacks, under the names of the audit.",
             (Query("sum by (change) (increase(tidegate_rollout_changes_total[$__rate_interval]))", "{{change}}"),),
             "count",
-            empty_until="a rollout is active",
         ),
     ),
 )

@@ -124,7 +124,7 @@ LATENCY: Final = Row(
             ),
             "ratio",
             most=1,
-            empty_until="a policy makes promises (slo)",
+            empty_until="a policy makes promises (ttft_slo_s, tpot_slo_s)",
         ),
     ),
 )
@@ -157,7 +157,7 @@ WORK: Final = Row(
             (Query('sum by (met) (rate(tidegate_goodput_tokens_total{model=~"$model"}[$__rate_interval]))', "promises kept: {{met}}"),),
             "tokens/s",
             "stacked",
-            empty_until="a policy makes promises (slo)",
+            empty_until="a policy makes promises (ttft_slo_s, tpot_slo_s)",
         ),
         Panel(
             "Cost by model",

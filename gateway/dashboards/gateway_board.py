@@ -166,7 +166,6 @@ GATEWAY: Final = Dashboard(
                     (Query("max by (status) (tidegate_file_bytes)", "{{status}}"),),
                     "bytes",
                     "stacked",
-                    empty_until="files are stored (files)",
                 ),
                 Panel(
                     "Prefix index",

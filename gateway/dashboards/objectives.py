@@ -15,7 +15,7 @@ from gateway.dashboards.alerts import CAUSES, Alert, AlertGroup
 AVAILABILITY: Final = 0.999
 """Requests that are answered, of those that did not fail by the caller's fault; 43 minutes a month."""
 PROMISES: Final = 0.95
-"""Promises of policies (slo) that are kept."""
+"""Promises of policies (ttft_slo_s, tpot_slo_s) that are kept."""
 WINDOWS: Final = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
 

@@ -70,7 +70,7 @@ TENANTS: Final = Dashboard(
                     ),
                     "ratio",
                     most=1,
-                    empty_until="a policy makes promises (slo)",
+                    empty_until="a policy makes promises (ttft_slo_s, tpot_slo_s)",
                 ),
                 Panel(
                     "Sound",

@@ -85,7 +85,7 @@ def test_colours_go_from_bad_to_good_where_more_is_better() -> None:
 
 def test_the_description_says_what_an_empty_panel_waits_for() -> None:
     panels = {panel["title"]: panel for panel in document(DASHBOARDS[0])["panels"]}
-    assert panels["Promises kept"]["description"].endswith("Empty until a policy makes promises (slo).")
+    assert panels["Promises kept"]["description"].endswith("Empty until a policy makes promises (ttft_slo_s, tpot_slo_s).")
 
 
 def test_a_page_of_charts_can_be_imported_under_any_data_source() -> None:
