@@ -95,8 +95,8 @@ $(TOOLS)/.made: requirements-torch.txt requirements-tools.lock
 
 DEMO := $(or $(ENGINE),smollm2)
 
-demo: $(if $(filter smollm2 sim vllm,$(DEMO)),,demo-engine-unknown) $(VENV)/.run $(if $(filter smollm2,$(DEMO)),$(VENV)/.smollm2) $(if $(filter vllm,$(DEMO)),.cache/smollm2-bf16) ## real engines, gateway, two streamed questions; ENGINE=sim needs no model, ENGINE=vllm takes vLLM, ONCE=1 exits after the answers, TERMS=1 prints every term
-	$(strip $(BIN)/tidegate demo --engine $(DEMO) $(if $(filter vllm,$(DEMO)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once) $(if $(filter 1,$(TERMS)),--terms))
+demo: $(if $(filter smollm2 sim vllm,$(DEMO)),,demo-engine-unknown) $(VENV)/.run $(if $(filter smollm2,$(DEMO)),$(VENV)/.smollm2) $(if $(filter vllm,$(DEMO)),.cache/smollm2-bf16) ## real engines, gateway, two streamed questions; ENGINE=sim needs no model, ENGINE=vllm takes vLLM, ONCE=1 exits after the answers, TERMS=1 prints every term, OBSERVE=1 starts Prometheus and says where the charts are
+	$(strip $(BIN)/tidegate demo --engine $(DEMO) $(if $(filter vllm,$(DEMO)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once) $(if $(filter 1,$(TERMS)),--terms) $(if $(filter 1,$(OBSERVE)),--observe))
 
 install: $(VENV)/.run ## the gateway and the command `tidegate` in .venv, without the packages of tests
 

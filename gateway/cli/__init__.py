@@ -21,8 +21,12 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "stop": RootEntry("gateway.cli.running:stop", "End the gateway, once its running requests are done."),
     "simengine": RootEntry("gateway.cli.simengine:simengine", "Run a simulated engine."),
     "simulate": RootEntry("gateway.cli.simulate:simulate", "Replay a trace against a modelled fleet under several routing policies."),
+    "top": RootEntry("gateway.cli.top:top", "Show the fleet and the tenants, live in a terminal."),
     "version": RootEntry("gateway.cli:version", "Print the versions of Tidegate and Python."),
     "export-schema": RootEntry("gateway.cli.check:export_schema", "Write the JSON schemas, and the tables of the reference pages."),
+    "export-dashboards": RootEntry(
+        "gateway.cli.dashboards:export_dashboards", "Write the dashboards for Grafana and the alerts for Prometheus."
+    ),
     "audit": RootEntry("gateway.cli.audit:audit_app", "The audit: who changed what."),
     "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
     "cache": RootEntry("gateway.cli.cache:cache_app", "The answer cache: what it did, what it keeps, and what it is to forget."),

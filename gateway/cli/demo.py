@@ -36,8 +36,10 @@ from gateway.cli.demo_engines import (
     start_smollm2,
     start_vllm,
 )
+from gateway.cli.demo_observe import Observed, need_prometheus, pages, start_prometheus, wait_for_charts, wait_for_scrape
 from gateway.cli.explain import blocks
 from gateway.cli.printing import fail, out
+from gateway.dashboards.rules import rules
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
@@ -79,6 +81,9 @@ def demo(
     weights: Annotated[Path | None, typer.Option(help="For --engine vllm: the folder with the model.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Exit after the conversation.")] = False,
     terms: Annotated[bool, typer.Option("--terms", help="Print every term of each routing decision as well.")] = False,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Start Prometheus too, with the shipped alerts, and say where the charts are.")
+    ] = False,
     port: Annotated[
         int | None,
         typer.Option(
@@ -90,6 +95,8 @@ def demo(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)  # a shell starts background jobs with SIGINT ignored
     data_port = _data_port(port, once)
+    if observe:
+        need_prometheus()
     with contextlib.ExitStack() as at_last, tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder, contextlib.ExitStack() as stack:
         home = Path(folder)
         _label("starting", STARTING[engine])
@@ -108,13 +115,18 @@ def demo(
         demo_run = DemoRun(home, f"{base_url}/v1", admin_url, key, pool.model, terms)
         _label("gateway", f"{demo_run.base_url}, admin {demo_run.admin_url}")
         _label("tenant", "demo, with one key")
+        observed = start_prometheus(stack, home, {"tidegate": admin_url.removeprefix("http://")}, rules()) if observe else None
         openai = _openai()
+        begun = time.monotonic()
         try:
-            request_id = _converse(openai, demo_run, engine, len(pool.engines))
+            request_id = _converse(openai, demo_run, engine, len(pool.engines), observed)
         except openai.OpenAIError as error:
             fail_with_log(f"the gateway did not answer as it should: {error}", home / "gateway.log")
+        if observed is not None:
+            _charts(observed, begun, once)
         if once:
             flags = ["--engine", engine, *(["--vllm", str(vllm), "--weights", str(weights)] if engine == "vllm" else [])]
+            flags += ["--observe"] if observe else []
             _numbered("Try next", _next_after(flags))
             return
         _numbered("Try next, in another terminal in this folder", _next(demo_run, request_id))
@@ -263,11 +275,13 @@ def _openai() -> ModuleType:
     return openai
 
 
-def _converse(openai: ModuleType, demo_run: DemoRun, engine: EngineKind, engines: int) -> str:
+def _converse(openai: ModuleType, demo_run: DemoRun, engine: EngineKind, engines: int, observed: Observed | None) -> str:
     """Let the gateway measure its engines, then ask both questions as one conversation. Returns the last request's id."""
     measured = asyncio.run(_measure(openai, demo_run, engines))
     took = ", ".join(f"{name} {_ms(seconds)}" for name, seconds in sorted(measured.items()))
     _label("measured", f"one question to each engine, so that the gateway knows how fast it is; first token: {took}")
+    if observed is not None:
+        wait_for_scrape(observed.url, engines)
     # a proxy that the environment names is for addresses elsewhere
     client = openai.OpenAI(
         base_url=demo_run.base_url, api_key=demo_run.key, max_retries=5, http_client=openai.DefaultHttpxClient(trust_env=False)
@@ -361,6 +375,28 @@ def _answered_by(decision: dict[str, Any]) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms"
+
+
+def _charts(observed: Observed, begun: float, once: bool) -> None:
+    """Print which charts have data, and where they are drawn.
+
+    Args:
+        begun: when the first request began.
+        once: whether the demo ends now, so that there is nowhere to look.
+    """
+    charts = wait_for_charts(observed.url)
+    took_s = time.monotonic() - begun
+    have = ", ".join(f"{title.removeprefix('Tidegate: ')} {len(panels)}" for title, panels in charts.filled.items())
+    _print("")
+    _label("charts", f"with data {took_s:.1f} s after the first request began: {have}")
+    if charts.late:
+        fail(f"charts without data: {', '.join(panel.title for panel in charts.late)}")
+    if once:
+        return
+    drawn, alerts = pages(observed.url)
+    _label("drawn by", drawn)
+    _label("alerts", alerts + (f", Alertmanager {observed.alertmanager_url}" if observed.alertmanager_url else ""))
+    _print("          for Grafana: import the files that `tidegate export-dashboards` writes")
 
 
 # --- what to try next -------------------------------------------------------------------------------------------------

@@ -200,9 +200,10 @@ def test_windows_are_listed_with_their_bounds(window: LimitWindow) -> None:
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
-    """By one click; decisions by way of each other's folder, which `0000-how-we-decide.md` describes."""
+    """By one click; decisions by way of each other's folder, which `0000-how-we-decide.md` describes, and runbooks by way of their list."""
     index = ROOT / "docs" / "index.md"
-    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    lists = (index, ROOT / "docs" / "reference" / "alerts.md")
+    linked = {(page.parent / target).resolve() for page in lists for target in re.findall(r"\]\(([^)#\s]+)", page.read_text())}
     pages = {page for page in (ROOT / "docs").rglob("*.md") if page != index and page.parent.name != "decisions"}
     assert sorted(str(page.relative_to(ROOT)) for page in pages - linked) == []
 
