@@ -22,6 +22,7 @@ from policies.rollout.assignment import place
 from policies.routing_choice import Routing, routing_of
 from policies.rules import Rule, RuleBook
 from policies.schema import EVERYONE, ModelEntry, PolicyDocument, ResponsesPolicy, RuleEntry, Treatment
+from policies.traces import TracePolicy
 from policies.yaml.located import Located
 from policies.yaml.problems import Problem
 
@@ -104,6 +105,8 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     """How answers are cached; None for not at all."""
     responses: ResponsesPolicy | None = None
     """How Responses are stored; None for not at all."""
+    traces: TracePolicy | None = None
+    """Which requests are traced; None for as the settings say."""
     degrade: tuple[Step, ...] = ()
     """Steps of graceful degradation, before requests wait long or are refused for overload."""
     show_prices: bool = False

@@ -16,6 +16,7 @@ from policies.parameters import ParametersField
 from policies.prompts.allowed import AllowedPrompt
 from policies.routing_choice import DEFAULT_ROUTING, RoutingField
 from policies.rules import ALWAYS
+from policies.traces import TracePolicy
 
 EVERYONE: Final = "*"
 """The tenant name in the default policy, which governs every tenant without a policy of its own."""
@@ -183,6 +184,11 @@ class Treatment(Strict):
         default=None,
         description="Whether Responses of `/v1/responses` are stored, so that they can be continued and read, and conversations are "
         "kept; inherited as a whole. Null: never, whatever a request asks for. See docs/reference/responses-state.md.",
+    )
+    traces: TracePolicy | None = Field(
+        default=None,
+        description="Which requests are traced, where the settings have `traces`; inherited as a whole. Null: as the settings say. See "
+        "docs/reference/traces.md.",
     )
     guards: GuardPolicy | None = Field(
         default=None,

@@ -197,6 +197,7 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     yield from _password(written, ("cache", "store"))
     yield from _similar_questions(written)
     yield from _detectors(written)
+    yield from _traces(written)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
         yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
@@ -247,6 +248,12 @@ def _engines(written: RawSettings) -> Iterator[Problem]:
     if written.value("engines", "client") == "aiohttp" and importlib.util.find_spec("aiohttp") is None:
         at = ("engines", "client")
         yield written.located.problem(at, "is aiohttp, which is not installed", "pip install 'tidegate[aiohttp]', or write relay")
+
+
+def _traces(written: RawSettings) -> Iterator[Problem]:
+    if written.value("traces") is not None and importlib.util.find_spec("opentelemetry") is None:
+        hint = "pip install 'tidegate[otel]', or remove the section"
+        yield written.located.problem(("traces",), "needs opentelemetry-proto, which is not installed", hint)
 
 
 def _fleet(written: RawSettings) -> Iterator[Problem]:

@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +28,7 @@ from gateway.config.secrets import SecretError
 from gateway.process.file_descriptors import bounded_connections
 from gateway.process.hot_restart import this_program
 from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
-from gateway.process.worker import worker_main
+from gateway.process.worker import installed_version, worker_main
 from gateway.telemetry.logs import configure_logs
 from gateway.wiring.admin import api_run_for
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
@@ -86,14 +85,6 @@ def store_main(slot: WorkerSlot, open_server: Callable[[Path], Server], refusal:
 
 
 log = structlog.get_logger("tidegate.launch")
-
-
-def installed_version() -> str:
-    """Tidegate's version, or "unknown" when it runs from a checkout that was never installed."""
-    try:
-        return version("tidegate")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: bool = False, new_pepper: bool = False) -> int:

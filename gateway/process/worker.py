@@ -12,6 +12,7 @@ import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -62,6 +63,7 @@ from gateway.telemetry.families import DETECTOR_RESULTS
 from gateway.telemetry.logs import Thresholds, configure_logs
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
+from gateway.telemetry.traces import Traces
 from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.files import FileParts, LineEnds
@@ -71,6 +73,7 @@ from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks, channel_for
 from gateway.wiring.requests import deps_for
 from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
+from gateway.wiring.traces import traces_for
 from policies.load import PolicyFolder
 from routing.prefix.chain import generation
 from tenancy.hold import LimitUsage
@@ -127,6 +130,14 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
+def installed_version() -> str:
+    """Tidegate's version, or "unknown" when it runs from a checkout that was never installed."""
+    try:
+        return version("tidegate")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def worker_main(slot: WorkerSlot, settings: Settings) -> None:
     """Serve until SIGTERM, then drain; returns when the last reply is out or the grace is over."""
     configure_logs(settings.log.level, worker=slot.index)
@@ -165,6 +176,7 @@ class _Worker:
         self._books: LimitBooks | None = None
         self._bus: SiblingBus | None = None
         self._rollouts: RolloutWatch | None = None
+        self._traces: Traces | None = None
         self._revoked = RevokedAnswers()
         self._detectors = GuardDetectors()
         self._addresses = AddressLimits(AddressBounds(**settings.data.per_address.model_dump()), time.monotonic)
@@ -214,6 +226,9 @@ class _Worker:
         """
         settings = self._settings
         pepper = read_pepper(settings)
+        if (traces := traces_for(settings, installed_version())) is not None:
+            self._traces = traces
+            stack.push_async_callback(traces.close)
         stores = open_stores(settings, pepper)
         watch = directory_watch_for(settings, stores, pepper)
         stack.push_async_callback(watch.close)
@@ -423,6 +438,8 @@ class _Worker:
             self._access_log.write(record)
         if record.soft_limits:
             self._thresholds.observe(record)
+        if self._traces is not None and record.trace is not None:
+            self._traces.observe(record)
 
     def _observe_address(self, record: Record) -> None:
         self._observe(record)
@@ -458,6 +475,8 @@ class _Worker:
                 )
             for name, figures in self._detectors.figures().items():
                 self._metrics.set_detector(name, {word: getattr(figures, word) for word in DETECTOR_RESULTS}, figures.seconds)
+            if self._traces is not None:
+                self._metrics.set_traces(self._traces.figures())
             metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
         return WorkerSnapshot(
             index=self._index,

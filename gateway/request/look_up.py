@@ -63,6 +63,8 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
         Fault: INVALID_VALUE for cache controls that make no sense; NOT_CACHED for a request with `only-if-cached`; the refusal for want of
             capacity that was put off for the cache's sake; the fault of the flight that the request has joined; as `join_guards`.
     """
+    if story.trace is not None:
+        story.trace.begin("look_up", deps.clock())
     policy = story.asked.tenant_policy
     settings = None if policy is None else policy.cache
     if settings is None or not settings.exact:
@@ -345,6 +347,8 @@ async def keep(ask: Ask, story: Story, deps: Deps) -> None:
     flight, policy = found.flight, story.asked.tenant_policy
     if flight is None or policy is None or policy.cache is None:
         return
+    if story.trace is not None:
+        story.trace.begin("keep", deps.clock())
     try:
         documents = _documents(flight, ask, policy.cache, story, deps)
     except NotKept as refused:

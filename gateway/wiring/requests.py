@@ -53,6 +53,7 @@ from gateway.request.own_key import OwnSpend
 from gateway.wiring.answers import answers_in_memory
 from gateway.wiring.guards import GuardDetectors, personal_detectors
 from gateway.wiring.semantic import SemanticOnDemand
+from gateway.wiring.traces import tracing_for
 from guardrails.policy import Direction
 from guardrails.verdict import GuardVerdict
 from policies.compile import PolicySet
@@ -259,6 +260,7 @@ def deps_for(
         responses=responses,
         background=background,
         conversations=conversations,
+        tracing=tracing_for(settings),
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)
