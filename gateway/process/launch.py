@@ -28,13 +28,14 @@ from gateway.config.secrets import SecretError
 from gateway.process.file_descriptors import bounded_connections
 from gateway.process.hot_restart import this_program
 from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
-from gateway.process.worker import installed_version, worker_main
+from gateway.process.worker import worker_main
 from gateway.telemetry.logs import configure_logs
 from gateway.wiring.admin import api_run_for
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import CannotStartStore, embedded_server
 from gateway.wiring.requests import VocabularyError, vocabularies_for
 from gateway.wiring.stores import StoreError, bookkeeper_for, prepare_store
+from gateway.wiring.traces import installed_version
 from tenancy.counter_url import StoreKind
 
 store_log = structlog.get_logger("tidegate.store")

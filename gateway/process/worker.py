@@ -12,7 +12,6 @@ import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -130,14 +129,6 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def installed_version() -> str:
-    """Tidegate's version, or "unknown" when it runs from a checkout that was never installed."""
-    try:
-        return version("tidegate")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def worker_main(slot: WorkerSlot, settings: Settings) -> None:
     """Serve until SIGTERM, then drain; returns when the last reply is out or the grace is over."""
     configure_logs(settings.log.level, worker=slot.index)
@@ -190,6 +181,7 @@ class _Worker:
         await link.start()
         if self._settings.log.access:
             self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later, end_user=self._settings.log.end_user)
+        self._traces = traces_for(self._settings)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(link.close)
             prepared = await unless(stop, self._prepare(stack))
@@ -215,6 +207,8 @@ class _Worker:
             await asyncio.gather(*loops, return_exceptions=True)
         if self._access_log is not None:
             self._access_log.close()
+        if self._traces is not None:
+            await self._traces.close()
         if broken is not None:
             raise broken  # the supervisor starts another worker
 
@@ -226,9 +220,6 @@ class _Worker:
         """
         settings = self._settings
         pepper = read_pepper(settings)
-        if (traces := traces_for(settings, installed_version())) is not None:
-            self._traces = traces
-            stack.push_async_callback(traces.close)
         stores = open_stores(settings, pepper)
         watch = directory_watch_for(settings, stores, pepper)
         stack.push_async_callback(watch.close)

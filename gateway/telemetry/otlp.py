@@ -9,19 +9,19 @@ request with both. The module knows neither spans nor log records, and imports n
 """
 
 import gzip
-import http.client
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
 
 from domain.clock import Clock
 from gateway.record import Record
+
+if TYPE_CHECKING:
+    import httpx
 
 CONTENT_TYPE: Final = "application/x-protobuf"
 TRIED_AGAIN: Final = frozenset({429, 502, 503, 504})
@@ -66,7 +66,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class OtlpSender:
-    """Posts to one endpoint over one connection, which is kept. Blocks; redirects are not followed.
+    """Posts to one endpoint over one connection, which is kept. Blocks; follows no redirects, and uses no proxy of the environment.
 
     Args:
         endpoint: the whole URL, as `http://collector:4318/v1/traces`.
@@ -83,11 +83,8 @@ class OtlpSender:
         compress: bool,
         rejected_of: Callable[[bytes], tuple[int, str]],
     ) -> None:
-        parts = urlsplit(endpoint)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._address = (parts.hostname or "", parts.port)
-        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self._endpoint = endpoint
+        self.place = endpoint.partition("?")[0]
         """The endpoint without what may be a secret."""
         self._headers = {"content-type": CONTENT_TYPE, "user-agent": "tidegate", **headers}
         if compress:
@@ -95,51 +92,41 @@ class OtlpSender:
         self._compress = compress
         self._timeout_s = timeout_s
         self._rejected_of = rejected_of
-        self._connection: http.client.HTTPConnection | None = None
+        self._client: httpx.Client | None = None
 
     def send(self, body: bytes, within_s: float = float("inf")) -> Answered:
         """Post one request; never raises for the network's sake."""
-        data = gzip.compress(body, 1) if self._compress else body
-        reused = self._connection is not None
-        try:
-            return self._post(data, min(self._timeout_s, within_s))
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            if reused and not isinstance(error, TimeoutError):  # an idle connection that the receiver had closed
-                return self.send(body, within_s)
-            return Answered(f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS], taken=False, again_s=0.0)
+        # imported only here, in the thread: the import takes 0.1 s, which no start of a worker should cost
+        import httpx
 
-    def _post(self, data: bytes, within_s: float) -> Answered:
-        connection = self._connection
-        if connection is None:
-            host, port = self._address
-            if self._tls is not None:
-                connection = http.client.HTTPSConnection(host, port, timeout=within_s, context=self._tls)
-            else:
-                connection = http.client.HTTPConnection(host, port, timeout=within_s)
-            connection.connect()
-            self._connection = connection
-        connection.sock.settimeout(within_s)
-        connection.request("POST", self._path, data, self._headers)
-        reply = connection.getresponse()
-        said = reply.read(MAX_REPLY_BYTES)
-        if reply.will_close or not reply.isclosed():
-            self.close()
-        if 200 <= reply.status < 300:
+        if self._client is None:
+            self._client = httpx.Client(trust_env=False, limits=httpx.Limits(max_connections=1))
+        data = gzip.compress(body, 1) if self._compress else body
+        try:
+            with self._client.stream(
+                "POST", self._endpoint, content=data, headers=self._headers, timeout=min(self._timeout_s, within_s)
+            ) as reply:
+                said = b""
+                for piece in reply.iter_bytes():
+                    said += piece
+                    if len(said) > MAX_REPLY_BYTES:
+                        break
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            return Answered(f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS], taken=False, again_s=0.0)
+        if reply.is_success:
             rejected, words = self._rejected_of(said)
             return Answered(words[:MAX_REASON_CHARS], rejected=rejected)
-        words = said.decode("utf-8", "replace") if reply.headers.get_content_type() != CONTENT_TYPE else ""
-        reason = f"status {reply.status} {reply.reason} {words}".strip()[:MAX_REASON_CHARS]
-        if reply.status not in TRIED_AGAIN:
+        words = "" if reply.headers.get("content-type") == CONTENT_TYPE else said.decode("utf-8", "replace")
+        reason = f"status {reply.status_code} {reply.reason_phrase} {words}".strip()[:MAX_REASON_CHARS]
+        if reply.status_code not in TRIED_AGAIN:
             return Answered(reason, taken=False)
         after = reply.headers.get("retry-after", "")
         return Answered(reason, taken=False, again_s=float(after) if after.isascii() and after.isdecimal() else 0.0)
 
     def close(self) -> None:
-        """Close the connection; a later post opens another one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
 
 
 class RecordExporter:
@@ -218,7 +205,7 @@ class RecordExporter:
             except Exception as error:  # noqa: BLE001 - a trace is worth no request, whatever goes wrong here
                 self._failed += 1
                 self._taken += 1
-                self._complain(f"a Record cannot be encoded: {error!r}")
+                self._complain(f"a Record cannot be encoded ({type(error).__name__})")
             if parts and (size >= MAX_BATCH_BYTES or at == count):
                 self._deliver(b"".join(parts), len(parts))
                 parts, size = [], 0

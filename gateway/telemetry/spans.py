@@ -98,7 +98,8 @@ def put(attributes: Any, values: Mapping[str, Value]) -> None:
         elif isinstance(value, float):
             into.double_value = value
         else:
-            into.array_value.values.extend([{"string_value": clean(item)} for item in value])
+            for item in value:
+                into.array_value.values.add(string_value=clean(item))
 
 
 def clean(text: str) -> str:

@@ -6,12 +6,21 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_trace_headers
 from gateway.request.trace_notes import TraceTerms, Tracing, trace_ids
 from gateway.telemetry.otlp import OtlpSender, RecordExporter
 from gateway.telemetry.traces import TraceReceiver, Traces
+
+
+def installed_version() -> str:
+    """Tidegate's version, or "unknown" when it runs from a checkout that was never installed."""
+    try:
+        return version("tidegate")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def tracing_for(settings: Settings) -> Tracing | None:
@@ -24,7 +33,7 @@ def tracing_for(settings: Settings) -> Tracing | None:
     return Tracing(terms, trace_ids(secrets.token_hex), callers_flag=wanted.callers_flag, engines_always=always)
 
 
-def traces_for(settings: Settings, version: str) -> Traces | None:
+def traces_for(settings: Settings) -> Traces | None:
     """A worker's exporters, started; None where the settings have no `traces`. Must be called in the process that uses them.
 
     Raises:
@@ -38,7 +47,7 @@ def traces_for(settings: Settings, version: str) -> Traces | None:
 
     resource = {
         "service.name": "tidegate",
-        "service.version": version,
+        "service.version": installed_version(),
         "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
         **wanted.resource,
     }
@@ -51,7 +60,7 @@ def traces_for(settings: Settings, version: str) -> Traces | None:
             compress=receiver.compression == "gzip",
             rejected_of=rejected_of,
         )
-        maker = SpanMaker(resource, version, _span_ids(), internals=receiver.names_internals)
+        maker = SpanMaker(resource, installed_version(), _span_ids(), internals=receiver.names_internals)
         exporter = RecordExporter(name, maker.encoded, sender, max_pending=receiver.max_pending, clock=time.monotonic)
         exporter.start()
         tenants = None if receiver.tenants is None else frozenset(receiver.tenants)
