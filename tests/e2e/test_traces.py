@@ -230,6 +230,7 @@ async def test_no_text_of_a_caller_gets_into_a_span() -> None:
     with otlp_receiver() as receiver:
         traces = section(receiver)
         async with SimEngine(SIM) as engine, gateway(engine.url, traces=traces) as running, running.client() as client:
+            said = [{"role": "user", "content": canary}]
             await client.post("/v1/chat/completions", json={"model": "sim", "messages": said, "max_tokens": 1})
             await client.post("/v1/chat/completions", json={"model": canary, "messages": said})
             await client.post("/v1/chat/completions", json={"model": "sim", "messages": canary})
