@@ -104,9 +104,8 @@ def made(home: Path, case: Case, counters: str = "memory://", receiver: str = ""
     count = 1 if plain else case.backends
     backends = "".join(f'      - {{id: e{at}, url: "http://127.0.0.1:{9001 + at}"}}\n' for at in range(count))
     file = home / "tidegate.yaml"
-    file.write_text(
-        _SETTINGS.lstrip().replace("LOGGED", str(not plain).lower()).replace("COUNTERS", counters) + backends + _traces(case, receiver)
-    )
+    written = _SETTINGS.lstrip().replace("LOGGED", str(not plain).lower()).replace("COUNTERS", counters)
+    file.write_text(written + backends + _traces(case, receiver))
     (home / "policies").mkdir()
     policy = f'tenant: "*"\nmodels: [{{name: {MODEL}, pool: chat}}]\n'
     if not plain:
