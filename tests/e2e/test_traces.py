@@ -10,6 +10,12 @@ import pytest
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.wiring.traces import traces_for
 from tests.e2e.test_disaggregation import STRICT, pool
+from tests.e2e.test_disaggregation import STRICT, pool
+from tests.e2e.test_disaggregation import STRICT, pool
+from tests.e2e.test_disaggregation import STRICT, pool
+from tests.e2e.test_disaggregation import STRICT, pool
+from tests.e2e.test_disaggregation import STRICT, pool
+from tests.e2e.test_disaggregation import STRICT, pool
 from tests.e2e.test_serve import ask, serving
 from tests.gateway_harness import Gateway, chat, gateway, settings_for
 from tests.otlp_receiver import OtlpReceiver, Seen, otlp_receiver
@@ -186,6 +192,12 @@ async def test_each_exporter_gets_its_tenants_requests_and_one_of_a_tenant_names
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_a_disaggregated_request_has_a_span_for_its_prefill_and_both_engines_continue_the_trace(dialect: str) -> None:
     with otlp_receiver() as receiver:
         traces = section(receiver)
@@ -205,12 +217,8 @@ async def test_a_wait_in_the_queue_is_a_span_of_the_choice() -> None:
     slow = SimSettings(models=("sim",), speed=20, max_num_seqs=1)
     with otlp_receiver() as receiver:
         traces = section(receiver)
-        limit = {"max_requests": 1}
-        async with (
-            SimEngine(slow) as engine,
-            gateway(engine.url, traces=traces, pool={"limit": limit}) as running,
-            running.client() as client,
-        ):
+        limit = {"max_in_flight": 1}
+        async with SimEngine(slow) as engine, gateway(engine.url, traces=traces, pool={"limit": limit}) as running, running.client() as client:
             body = chat(max_tokens=20, ignore_eos=True)
             await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for _ in range(3)))
             await exported(running, traces, 3)
