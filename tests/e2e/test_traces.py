@@ -16,6 +16,7 @@ from tests.e2e.test_disaggregation import STRICT, pool
 from tests.e2e.test_disaggregation import STRICT, pool
 from tests.e2e.test_disaggregation import STRICT, pool
 from tests.e2e.test_disaggregation import STRICT, pool
+from tests.e2e.test_disaggregation import STRICT, pool
 from tests.e2e.test_serve import ask, serving
 from tests.gateway_harness import Gateway, chat, gateway, settings_for
 from tests.otlp_receiver import OtlpReceiver, Seen, otlp_receiver
@@ -191,6 +192,7 @@ async def test_each_exporter_gets_its_tenants_requests_and_one_of_a_tenant_names
     assert inside <= {key for span in ours.spans for key in span.attributes}
 
 
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
