@@ -242,7 +242,7 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
         story.queue_s = waited_s + now - since
         facts.queued, facts.queued_ahead = waiter.word, waiter.ahead
         if story.trace is not None:
-            story.trace.waits.append((since, now, waiter.word, waiter.ahead))
+            story.trace.waits += ((since, now, waiter.word, waiter.ahead),)
         _note_wait(story)
     facts.queue_place, facts.on_used = place, lambda usage: queue.used(place, usage)
     return dispatched

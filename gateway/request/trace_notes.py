@@ -32,6 +32,7 @@ MAX_ATTEMPTS: Final = 32
 """Attempts that are noted of one request, at most."""
 ID_BLOCK: Final = 64
 """Ids that are drawn at once."""
+NO_ID: Final = "0" * 16
 
 
 class TraceTerms(msgspec.Struct, frozen=True):
@@ -70,7 +71,9 @@ class AttemptNote(msgspec.Struct, eq=False):
 
     def traced(self, call: Call) -> Call:
         """The call with the `traceparent` whose parent is this attempt; as it is where the tenant's requests are not traced."""
-        return msgspec.structs.replace(call, traceparent=self.traceparent) if self.traceparent else call
+        if not self.traceparent:
+            return call
+        return Call(call.method, call.path, call.body, call.request_id, self.traceparent, call.tracestate, call.content_type)
 
     def over(self, now: float, outcome: "asyncio.Future[Fault | None]") -> None:
         """Note that the call is over.
@@ -97,10 +100,10 @@ class TraceNotes(msgspec.Struct, eq=False):
     flags: int = RANDOM
     """The caller's flags, or those of a new trace."""
     steps: list[tuple[str, float]] = msgspec.field(default_factory=list)
-    """Each step with the time at which it began; it lasts until the next one begins."""
-    waits: list[tuple[float, float, str, int]] = msgspec.field(default_factory=list)
+    """Each step behind `authenticate`, with the time at which it began; it lasts until the next one begins."""
+    waits: tuple[tuple[float, float, str, int], ...] = ()
     """Each wait in a queue: its begin and end, how it ended, and the tokens that were ahead."""
-    attempts: list[AttemptNote] = msgspec.field(default_factory=list)
+    attempts: tuple[AttemptNote, ...] = ()
     terms: TraceTerms | None = None
     """None where the tenant's requests are not traced, and before the first attempt."""
     settled: bool = False
@@ -126,7 +129,7 @@ def trace_ids(token_hex: Callable[[int], str]) -> Callable[[], str]:
     def ids() -> Iterator[str]:
         while True:
             digits = token_hex(ID_BLOCK * 8)
-            yield from (digits[at : at + 16] for at in range(0, ID_BLOCK * 16, 16) if int(digits[at : at + 16], 16))  # zero is no id
+            yield from [found for at in range(0, ID_BLOCK * 16, 16) if (found := digits[at : at + 16]) != NO_ID]
 
     return ids().__next__
 
@@ -161,7 +164,6 @@ class Tracing:
             text = traceparent.decode("ascii")
             state = "" if tracestate is None else tracestate.decode("ascii")
             notes = TraceNotes(text[3:35], new_id(), now, text[36:52], state, int(text[53:55], 16))
-        notes.steps.append(("authenticate", now))
         return notes
 
     def settle(self, notes: TraceNotes, policy: TracePolicy | None) -> None:
@@ -188,7 +190,7 @@ class Tracing:
             flags = notes.flags & RANDOM | (SAMPLED if notes.sampled or self._engines_always else 0)
             note.traceparent = f"00-{notes.trace_id}-{note.span_id}-{flags:02x}".encode("ascii")
         if len(notes.attempts) < MAX_ATTEMPTS:
-            notes.attempts.append(note)
+            notes.attempts += (note,)
         return note
 
     def _of(self, policy: TracePolicy) -> TraceTerms | None:

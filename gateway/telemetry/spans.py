@@ -127,7 +127,7 @@ class _OneTrace:
         """Make the spans."""
         self._request()
         by_step: dict[str, list[tuple[float, float, bytes]]] = {}
-        steps = [*self._notes.steps, ("", self._end)]
+        steps = [("authenticate", self._notes.started_at), *self._notes.steps, ("", self._end)]
         failing = next((at for at in range(len(steps) - 2, -1, -1) if steps[at][0] != "settle"), None) if self._failed else None
         for at, ((step, begin), (_, end)) in enumerate(pairwise(steps)):
             span = self._span(step, self._root_id, begin, end)

@@ -10,13 +10,6 @@ import pytest
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.wiring.traces import traces_for
 from tests.e2e.test_disaggregation import STRICT, pool
-from tests.e2e.test_disaggregation import STRICT, pool
-from tests.e2e.test_disaggregation import STRICT, pool
-from tests.e2e.test_disaggregation import STRICT, pool
-from tests.e2e.test_disaggregation import STRICT, pool
-from tests.e2e.test_disaggregation import STRICT, pool
-from tests.e2e.test_disaggregation import STRICT, pool
-from tests.e2e.test_disaggregation import STRICT, pool
 from tests.e2e.test_serve import ask, serving
 from tests.gateway_harness import Gateway, chat, gateway, settings_for
 from tests.otlp_receiver import OtlpReceiver, Seen, otlp_receiver
@@ -220,7 +213,11 @@ async def test_a_wait_in_the_queue_is_a_span_of_the_choice() -> None:
     with otlp_receiver() as receiver:
         traces = section(receiver)
         limit = {"max_in_flight": 1}
-        async with SimEngine(slow) as engine, gateway(engine.url, traces=traces, pool={"limit": limit}) as running, running.client() as client:
+        async with (
+            SimEngine(slow) as engine,
+            gateway(engine.url, traces=traces, pool={"limit": limit}) as running,
+            running.client() as client,
+        ):
             body = chat(max_tokens=20, ignore_eos=True)
             await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for _ in range(3)))
             await exported(running, traces, 3)

@@ -36,7 +36,7 @@ TRACE, SPAN, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "0
 
 def notes(**fields: Any) -> TraceNotes:
     made = TraceNotes(TRACE, SPAN, 100.0, PARENT, terms=TraceTerms(1.0, 60.0, 5.0), settled=True, sampled=True)
-    made.steps = [("authenticate", 100.0), ("interpret", 100.001), ("admit", 100.002), ("choose", 100.003), ("forward", 100.01)]
+    made.steps = [("interpret", 100.001), ("admit", 100.002), ("choose", 100.003), ("forward", 100.01)]
     made.steps.append(("settle", 101.0))
     return msgspec.structs.replace(made, **fields)
 
@@ -63,7 +63,7 @@ def spans(record_: Record, *, internals: bool = True) -> dict[str, Seen]:
 
 
 def test_the_bytes_are_those_of_the_sdk() -> None:
-    told = record(notes(attempts=[attempt()], state="a=b", waits=[(100.004, 100.005, "served", 12)]), outcome="internal", detail="why")
+    told = record(notes(attempts=(attempt(),), state="a=b", waits=((100.004, 100.005, "served", 12),)), outcome="internal", detail="why")
     ours = maker().encoded(told)
     resource, scope = Resource({"service.name": "tidegate"}), InstrumentationScope("tidegate", "1.0")
     theirs = []
@@ -93,7 +93,7 @@ def test_every_name_is_one_of_the_conventions_or_our_own() -> None:
     modules = (gen_ai_attributes, client_attributes, error_attributes, http_attributes, server_attributes, url_attributes)
     known = {value for module in (*modules, user_agent_attributes) for value in vars(module).values() if isinstance(value, str)}
     known |= {"http.request.body.size"}  # of the incubating attributes of HTTP
-    told = record(notes(attempts=[attempt(fault=Fault(Kind.ENGINE_ERROR, "no"))], max_tokens=9, choices=2), stream=True, client="::1")
+    told = record(notes(attempts=(attempt(fault=Fault(Kind.ENGINE_ERROR, "no")),), max_tokens=9, choices=2), stream=True, client="::1")
     used = {key for span in spans(told).values() for key in span.attributes}
     assert {key for key in used if not key.startswith("tidegate.")} <= known
     required = {"operation.name", "provider.name", "request.model", "response.model", "response.finish_reasons"}
@@ -103,7 +103,7 @@ def test_every_name_is_one_of_the_conventions_or_our_own() -> None:
 
 
 def test_the_attributes_of_an_answered_call() -> None:
-    trace = notes(attempts=[attempt()], max_tokens=64, choices=2)
+    trace = notes(attempts=(attempt(),), max_tokens=64, choices=2)
     (span,) = [span for span in spans(record(trace, stream=True)).values() if span.kind == 3]
     assert span.name == "chat m"
     assert span.attributes == {
@@ -129,7 +129,7 @@ def test_the_attributes_of_an_answered_call() -> None:
 
 
 def test_times_are_those_of_the_wall_clock_and_no_span_ends_before_it_begins() -> None:
-    seen = spans(record(notes(attempts=[attempt(ended_at=None)])))
+    seen = spans(record(notes(attempts=(attempt(ended_at=None),))))
     root = seen["POST /v1/chat/completions"]
     assert (root.begin_ns, root.end_ns) == (1_700_000_000 * 10**9, 1_700_000_001_500_000_000)
     assert (seen["admit"].begin_ns - root.begin_ns) / 1e6 == pytest.approx(2.0)
@@ -149,18 +149,33 @@ def test_the_step_that_failed_says_so_and_a_callers_mistake_is_no_error() -> Non
 
 def test_a_call_that_was_given_up_is_no_error_and_one_that_failed_is() -> None:
     lost, won = attempt(cancelled=True, facts=AttemptFacts()), attempt(span_id="00000000000000cc", backend="e1")
-    calls = [span for span in spans_of(maker().encoded(record(notes(attempts=[lost, won])))) if span.kind == 3]
+    calls = [
+        span
+        for span in spans_of(
+            maker().encoded(
+                record(
+                    notes(
+                        attempts=(
+                            lost,
+                            won,
+                        )
+                    )
+                )
+            )
+        )
+        if span.kind == 3
+    ]
     assert [(span.status, span.attributes.get("tidegate.cancelled")) for span in calls] == [(0, True), (0, None)]
     assert "gen_ai.usage.input_tokens" not in calls[0].attributes
     failed = attempt(fault=Fault(Kind.ENGINE_ERROR, "no", detail="status 500"), facts=AttemptFacts())
-    (call,) = [span for span in spans(record(notes(attempts=[failed]), outcome="engine_error", status=502)).values() if span.kind == 3]
+    (call,) = [span for span in spans(record(notes(attempts=(failed,)), outcome="engine_error", status=502)).values() if span.kind == 3]
     assert (call.status, call.message, call.attributes["error.type"]) == (2, "status 500", "engine_error")
 
 
 def test_without_internals_no_span_names_what_is_inside() -> None:
     failed = attempt(fault=Fault(Kind.ENGINE_ERROR, "no", detail="10.0.0.1 said 500"), backend="engine-zero")
     told = record(
-        notes(attempts=[failed]), outcome="engine_error", status=502, detail="10.0.0.1 said 500", backend="engine-zero", pool="chat-pool"
+        notes(attempts=(failed,)), outcome="engine_error", status=502, detail="10.0.0.1 said 500", backend="engine-zero", pool="chat-pool"
     )
     told = msgspec.structs.replace(told, failed=("engine-zero",), policy="digest", revision="rev-7")
     body = maker(internals=False).encoded(told)
