@@ -83,6 +83,11 @@ class Flight(Protocol):
 class Upstream(Protocol):
     """The transport client of one backend."""
 
+    @property
+    def server(self) -> tuple[str, int]:
+        """Host and port of the backend, for traces."""
+        ...
+
     def dispatch(self, call: Call, sink: ReplySink) -> Flight:
         """Send `call`; never blocks and never raises for the network's sake: losses go to the sink, later."""
         ...

@@ -42,6 +42,7 @@ from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.own_key import OwnSpend
 from gateway.telemetry.answer_samples import AnswerSamples
+from gateway.request.trace_notes import Tracing
 from guardrails.policy import Direction
 from guardrails.ports import Detector
 from guardrails.verdict import GuardVerdict
@@ -278,6 +279,8 @@ class Deps:
     """Tells the other workers of this host what is in flight; None where there are none."""
     realtime: RealtimeBounds = field(default_factory=RealtimeBounds)
     """The bounds of realtime sessions."""
+    tracing: Tracing | None = None
+    """Opens the traces of requests; None where nothing is traced."""
     shadows: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
     """Copies under way to canaries, by rollout (`gateway.rollouts.shadow`)."""
 

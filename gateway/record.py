@@ -10,6 +10,7 @@ import msgspec
 from domain.faults import Fault, Source
 from domain.usage import NO_USAGE, Usage
 from gateway.guards.facts import GuardRecord
+from gateway.request.trace_notes import TraceNotes
 from policies.compile import TenantPolicy
 from policies.rollout.in_force import AssignedArm
 from routing.ports import RoutingRequest
@@ -189,7 +190,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The caller's address, as the trusted proxies tell it."""
     user_agent: str = ""
     trace_id: str = ""
-    """The trace of the caller's `traceparent`."""
+    """The trace of the caller's `traceparent`, or the one that the request began where requests are traced."""
     gateway_id: str = ""
     """The gateway's own id of the whole request; empty where it is `request_id`."""
     cache: str = ""
@@ -215,6 +216,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """From the end of the request's head to its last byte; part of `duration_s` alone."""
     lost_s: float = 0.0
     """Seconds that failed attempts with earlier models of the fallback chain took; part of `ttft_s`, not of `overhead_s`."""
+    trace: TraceNotes | None = None
+    """The course of the request, for its trace; None where nothing is traced."""
 
     @property
     def own_id(self) -> str:

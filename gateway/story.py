@@ -12,6 +12,8 @@ Each slice has its own writers, and its name tells a reader which step has fille
 | `attempt` | one attempt, its relay and its judging tap; new for each attempt | the relay, the counters' beats, `forward` |
 | `settled` | `admit`, `refuse`, `settle`, `record` | reply headers, fallback |
 
+Size: one state with one writer for each slice; a slice in a file of its own would have this file as its only reader.
+
 The closed Record is the only thing that metrics, the access log, the ledger and rollouts read, so no step knows who observes it.
 """
 
@@ -34,6 +36,7 @@ from gateway.prompt.reader import Prompt
 from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, RoutedPrompt, SloResult, slo_results
 from gateway.request.fallback_chain import FallbackChain
 from gateway.request.rate_limit_replies import limit_words
+from gateway.request.trace_notes import TraceNotes
 from guardrails.guard_set import GuardSet
 from policies.compile import TenantPolicy
 from policies.prompts.prompt import RegisteredPrompt as Template
@@ -234,6 +237,8 @@ class AttemptFacts(msgspec.Struct):
     """Inter-token gaps, counted by `GAP_BOUNDS_S`."""
     choices_over: int = 0
     """Choices of the stream that have finished."""
+    finish_reasons: dict[int, str] | None = None
+    """How each choice ended, by its index; None before one has."""
     said_bytes: int = 0
     """Bytes of the text of a plain answer whose engine reported no usage."""
     declined: bool = False
@@ -315,6 +320,8 @@ class Story(msgspec.Struct):
     user_agent: bytes = b""
     traceparent: bytes | None = None
     """The caller's `traceparent`, where it is well formed."""
+    trace: TraceNotes | None = None
+    """The course of the request, for its trace; None where nothing is traced."""
     asked: AskedFacts = msgspec.field(default_factory=AskedFacts)
     placed: PlacedFacts = msgspec.field(default_factory=PlacedFacts)
     guarded: GuardFacts = msgspec.field(default_factory=GuardFacts)
@@ -367,6 +374,7 @@ class Story(msgspec.Struct):
             self.client,
             self.user_agent,
             self.traceparent,
+            self.trace,
             asked,
             queue_s=self.queue_s,
             lost_s=lost_s,
@@ -476,7 +484,7 @@ class Story(msgspec.Struct):
             *self.unknown,
             self.client,
             self.user_agent[:MAX_AGENT_CHARS].decode("latin-1"),
-            "" if self.traceparent is None else self.traceparent[3:35].decode("ascii"),
+            self.trace.trace_id if self.trace else "" if self.traceparent is None else self.traceparent[3:35].decode("ascii"),
             (self.first or self).own_id,
             self.looked_up.status,
             self.looked_up.saved or NO_USAGE,
@@ -489,6 +497,7 @@ class Story(msgspec.Struct):
             placed.routed,
             self.body_at - self.started_at,
             self.lost_s,
+            self.trace,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

@@ -16,6 +16,7 @@ from policies.parameters import ParametersField
 from policies.prompts.allowed import AllowedPrompt
 from policies.routing_choice import DEFAULT_ROUTING, RoutingField
 from policies.rules import ALWAYS
+from policies.traces import TracePolicy
 
 EVERYONE: Final = "*"
 """The tenant name in the default policy, which governs every tenant without a policy of its own."""
@@ -209,6 +210,11 @@ class Treatment(Strict):
         default=None,
         description="Which texts of finished requests are kept in the request log, and for how long requests are; inherited as a whole. "
         "Null: no texts, and requests for as long as the settings say. See docs/reference/request-log.md.",
+    )
+    traces: TracePolicy | None = Field(
+        default=None,
+        description="Which requests are traced, where the settings have `traces`; inherited as a whole. Null: as the settings say. See "
+        "docs/reference/traces.md.",
     )
     guards: GuardPolicy | None = Field(
         default=None,

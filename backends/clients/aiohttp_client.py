@@ -32,6 +32,11 @@ class AiohttpUpstream:
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def server(self) -> tuple[str, int]:
+        """Host and port of the backend."""
+        return self._target.host, self._target.port
+
     def dispatch(self, call: Call, sink: ReplySink) -> "AiohttpFlight":
         flight = AiohttpFlight(sink)
         if self._busy >= self._target.max_connections:

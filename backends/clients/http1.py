@@ -179,6 +179,11 @@ class RelayUpstream:
         """Connections being made that are not in `_open` yet."""
         self._heads: dict[tuple[str, str], bytes] = {}
 
+    @property
+    def server(self) -> tuple[str, int]:
+        """Host and port of the backend."""
+        return self.target.host, self.target.port
+
     def dispatch(self, call: Call, sink: ReplySink) -> "RelayFlight":
         """Send `call` on an idle connection, or on a new one."""
         flight = RelayFlight(self, call, sink)

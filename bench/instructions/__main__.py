@@ -23,8 +23,25 @@ import msgspec
 
 from bench.instructions.counts import by_thread, per_request, read_dump
 from bench.instructions.frames import FunctionCost, build, read_frames
-from bench.instructions.setup import APIS, BARE, CACHES, CHAT, EVENTS, MINIMAL, PRODUCTION, SIZES, STORED, VALKEY, Case, made
+from bench.instructions.setup import (
+    ALL_TRACED,
+    APIS,
+    BARE,
+    CACHES,
+    CHAT,
+    EVENTS,
+    MINIMAL,
+    PRODUCTION,
+    SIZES,
+    STORED,
+    SUBJECTS,
+    TRACED,
+    VALKEY,
+    Case,
+    made,
+)
 from bench.results_file import Row, machine, refresh, table, write_rows
+from tests.otlp_receiver import otlp_receiver
 from tests.valkey_server import valkey_server
 
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes")
@@ -65,6 +82,17 @@ def counters(case: Case, home: Path) -> Iterator[str]:
         yield f"unix://{socket}"
 
 
+@contextmanager
+def receiver_of(case: Case) -> Iterator[str]:
+    """The endpoint that gets the case's traces, while it is there; empty for a case without traces."""
+    if case.subject not in (TRACED, ALL_TRACED):
+        yield ""
+        return
+    with otlp_receiver() as receiver:
+        yield receiver.url
+        print(f"{len({span.trace_id for span in receiver.spans}):10}  traces received, of {case.subject}")
+
+
 def count(case: Case, warm: int, requests: int, *, steps: bool = False) -> Counted:
     """Run one case.
 
@@ -76,8 +104,8 @@ def count(case: Case, warm: int, requests: int, *, steps: bool = False) -> Count
     with tempfile.TemporaryDirectory() as folder:
         home, dumps = Path(folder), Path(folder) / "dumps"
         dumps.mkdir()
-        with counters(case, home) as address:
-            keys = ["sk"] * case.tenants if case.subject == BARE else made(home, case, address)
+        with counters(case, home) as address, receiver_of(case) as receiver:
+            keys = ["sk"] * case.tenants if case.subject == BARE else made(home, case, address, receiver)
             (home / "keys").write_text("\n".join(keys))
             (home / "case").write_bytes(msgspec.json.encode(case))
             if steps:
@@ -171,7 +199,7 @@ def main() -> None:
     )
     parser.add_argument("--backends", default="", help="numbers of backends; 4 without it")
     parser.add_argument("--tenants", default="", help="numbers of tenants; 16 without it")
-    parser.add_argument("--subjects", default=PRODUCTION, help=f"of {'; '.join((PRODUCTION, VALKEY, MINIMAL, BARE))}: joined by ';'")
+    parser.add_argument("--subjects", default=PRODUCTION, help=f"of {'; '.join(SUBJECTS)}: joined by ';'")
     parser.add_argument("--apis", action="store_true", help="the same request in each API of callers, plain and streamed, and nothing else")
     parser.add_argument("--long", action="store_true", help="the other subjects, larger fleets and more tenants, too")
     parser.add_argument("--steps", type=int, default=0, help="print so many of the dearest functions of the serving thread")

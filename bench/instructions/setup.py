@@ -46,9 +46,17 @@ _CONDITIONS: Final = (
 CACHES: Final = ("off", "miss", "hit")
 """No answer cache; one that has none of the answers; one that has all of them."""
 
-PRODUCTION, VALKEY, MINIMAL, BARE = SUBJECTS = ("tidegate", "tidegate, limits in Valkey", "tidegate, one backend, nothing on", "bare relay")
+PRODUCTION, VALKEY, MINIMAL, BARE, TRACED, ALL_TRACED = SUBJECTS = (
+    "tidegate",
+    "tidegate, limits in Valkey",
+    "tidegate, one backend, nothing on",
+    "bare relay",
+    "tidegate, traced",
+    "tidegate, every request traced",
+)
 """What is counted: the production set-up; the same with its counters in a Valkey on this host, as the embedded one is; a gateway with one
-backend and no limits, rules, access log or ledger; and the bare relay of `bench.overhead`, which does nothing but relay."""
+backend and no limits, rules, access log or ledger; the bare relay of `bench.overhead`, which does nothing but relay; and the
+production set-up with traces, of the usual share of its requests and of all of them, that a receiver in another process takes."""
 
 
 CHAT, MESSAGES, RESPONSES, STORED = APIS = ("chat", "messages", "responses", "responses_stored")
@@ -85,17 +93,19 @@ class Case(msgspec.Struct, frozen=True):
         return name + at_backends + ("" if self.tenants == Case("").tenants else f"@{self.tenants}_tenants")
 
 
-def made(home: Path, case: Case, counters: str = "memory://") -> list[str]:
+def made(home: Path, case: Case, counters: str = "memory://", receiver: str = "") -> list[str]:
     """Write settings and policy into a folder and make its store; returns a key for each tenant.
 
     Args:
         counters: the address of the counter store.
+        receiver: the endpoint that gets traces; empty for none.
     """
     plain = case.subject == MINIMAL
     count = 1 if plain else case.backends
     backends = "".join(f'      - {{id: e{at}, url: "http://127.0.0.1:{9001 + at}"}}\n' for at in range(count))
     file = home / "tidegate.yaml"
-    file.write_text(_SETTINGS.lstrip().replace("LOGGED", str(not plain).lower()).replace("COUNTERS", counters) + backends)
+    written = _SETTINGS.lstrip().replace("LOGGED", str(not plain).lower()).replace("COUNTERS", counters)
+    file.write_text(written + backends + _traces(case, receiver))
     (home / "policies").mkdir()
     policy = f'tenant: "*"\nmodels: [{{name: {MODEL}, pool: chat}}]\n'
     if not plain:
@@ -106,6 +116,13 @@ def made(home: Path, case: Case, counters: str = "memory://") -> list[str]:
     (home / "policies" / "default.yaml").write_text(policy + ("" if case.cache == "off" else "cache: {sampled: true}\n"))
     tenants = [f"t{at}" for at in range(case.tenants)]
     return store(file, tenants, [] if plain else [limit for tenant in tenants for limit in _limits(tenant)])
+
+
+def _traces(case: Case, receiver: str) -> str:
+    """The section of the settings that turns traces on."""
+    if not receiver:
+        return ""
+    return f'traces: {{exporters: {{main: {{endpoint: "{receiver}"}}}}{", ratio: 1" if case.subject == ALL_TRACED else ""}}}\n'
 
 
 def _limits(tenant: str) -> list[Limit]:

@@ -127,6 +127,19 @@ def checked_hook_url(url: str) -> str:
     return url
 
 
+def checked_otlp_url(url: str) -> str:
+    """The text itself, if it is the URL of an OTLP receiver: `http(s)://host[:port]/path`.
+
+    Raises:
+        ValueError: it is something else, or leads to a link-local or cloud-metadata address. Never repeats the URL.
+    """
+    _, host = _scheme_and_host(url, "an OTLP receiver")
+    _refuse_metadata(checked_host(host))
+    if not urlsplit(url).path.rstrip("/"):
+        raise ValueError("has no path; write the whole URL, for instance http://collector:4318/v1/traces")
+    return url
+
+
 def checked_store_url(url: str) -> str:
     """The text itself, if it is the URL of an object store: `http(s)://host[:port]`.
 

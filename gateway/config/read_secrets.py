@@ -96,7 +96,8 @@ def read_hook_secrets(settings: Settings) -> HookSecrets:
 
 
 def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
-    """Read every secret that a start needs: peppers, admin token, secrets of the webhooks, keys of the pools, secrets of the detectors.
+    """Read every secret that a start needs: peppers, admin token, secrets of the webhooks, keys of the pools, secrets of the detectors,
+    headers of the trace exporters.
 
     Raises:
         SecretError: a secret is missing or too weak.
@@ -112,6 +113,8 @@ def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
     for name in settings.guards.detectors:
         read_detector_secret(settings, name)
     read_s3_keys(settings)
+    for name in settings.traces.exporters if settings.traces is not None else ():
+        read_trace_headers(settings, name)
 
 
 def read_detector_secret(settings: Settings, name: str) -> str | None:
@@ -147,6 +150,21 @@ def read_s3_keys(settings: Settings) -> tuple[str, str]:
     if s3.access_key is None or s3.secret_key is None:
         raise SecretError("files.s3 has one of access_key and secret_key; write both, or none for the environment's own identity")
     return read_reference(s3.access_key, settings.base_dir, os.environ), read_reference(s3.secret_key, settings.base_dir, os.environ)
+
+
+def read_trace_headers(settings: Settings, name: str) -> dict[str, str]:
+    """The headers of an exporter of `traces`.
+
+    Raises:
+        SecretError: one is missing, or cannot stand in a header.
+    """
+    assert settings.traces is not None
+    headers = {}
+    for header, reference in settings.traces.exporters[name].headers.items():
+        value = headers[header] = read_reference(reference, settings.base_dir, os.environ)
+        if not value.isascii() or not value.isprintable():
+            raise SecretError(f"traces.exporters.{name}.headers.{header} holds characters that no header may have; write one ASCII line")
+    return headers
 
 
 def read_rollouts_secret(settings: Settings) -> bytes | None:

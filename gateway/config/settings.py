@@ -3,8 +3,8 @@
 `Settings` is the whole file. Each section is a class: `EngineSettings`, `DrainSettings`, `LogSettings`, `QueueSettings` (requests that wait
 for capacity on an engine), `RoutingSettings` (what holds for all tenants; policy files say how backends are chosen), `RolloutSettings`,
 `TenantSettings`, `LedgerSettings` and `StoreSettings`. Modules beside this one have the data and admin port (`listeners.py`), pools
-(`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), the request log (`request_log.py`), detectors of guard rules (`guards.py`), issuers of JWTs
-(`auth.py`) and checks across fields (`checks.py`).
+(`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), the request log (`request_log.py`), detectors of guard rules
+(`guards.py`), metrics (`metrics.py`), traces (`traces.py`), issuers of JWTs (`auth.py`) and checks across fields (`checks.py`).
 
 Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
 numbers carry their unit in the name.
@@ -28,6 +28,7 @@ from gateway.config.metrics import MetricsSettings
 from gateway.config.pools import PoolSettings, Region, checked_networks
 from gateway.config.request_log import RequestLogSettings
 from gateway.config.secrets import File, SecretReference, SecretSettings
+from gateway.config.traces import TraceSettings
 from gateway.placement.pool_state import DEFAULT_INDEX_BLOCKS
 from gateway.placement.shared_dispatches import MAX_BYTES_PER_S
 from routing.fair_queue import QueueBounds
@@ -390,6 +391,7 @@ class Settings(Strict):
     )
     metrics: MetricsSettings = Field(default=MetricsSettings(), description="Metrics that cost something.")
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
+    traces: TraceSettings | None = Field(default=None, description="Traces of requests, sent to OTLP receivers; null for none.")
     docs_url: DocsUrl | None = Field(
         default=None,
         description="Address of these pages: messages that name a page name it below this address. Null: the pages installed beside the "

@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
@@ -36,6 +35,7 @@ from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import CannotStartStore, embedded_server
 from gateway.wiring.requests import VocabularyError, vocabularies_for
 from gateway.wiring.stores import StoreError, bookkeeper_for, prepare_store
+from gateway.wiring.traces import installed_version
 from tenancy.counter_url import StoreKind
 
 store_log = structlog.get_logger("tidegate.store")
@@ -86,14 +86,6 @@ def store_main(slot: WorkerSlot, open_server: Callable[[Path], Server], refusal:
 
 
 log = structlog.get_logger("tidegate.launch")
-
-
-def installed_version() -> str:
-    """Tidegate's version, or "unknown" when it runs from a checkout that was never installed."""
-    try:
-        return version("tidegate")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: bool = False, new_pepper: bool = False) -> int:

@@ -66,6 +66,7 @@ from gateway.telemetry.live import LIVE_LINE, SUMMED, WorkerLive
 from gateway.telemetry.logs import Thresholds, configure_logs
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
+from gateway.telemetry.traces import Traces
 from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.files import FileParts, LineEnds
@@ -75,6 +76,7 @@ from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks, channel_for
 from gateway.wiring.requests import answer_samples_for, deps_for
 from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
+from gateway.wiring.traces import traces_for
 from policies.load import PolicyFolder
 from routing.prefix.chain import generation
 from tenancy.hold import LimitUsage
@@ -171,6 +173,7 @@ class _Worker:
         self._bus: SiblingBus | None = None
         self._link: WorkerLink | None = None
         self._rollouts: RolloutWatch | None = None
+        self._traces: Traces | None = None
         self._revoked = RevokedAnswers()
         self._ring = RequestRing(f"{slot.index}-{os.getpid()}-{secrets.token_hex(4)}") if settings.request_log.enabled else None
         self._detectors = GuardDetectors()
@@ -189,6 +192,7 @@ class _Worker:
         await link.start()
         if self._settings.log.access:
             self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later, end_user=self._settings.log.end_user)
+        self._traces = traces_for(self._settings)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(link.close)
             prepared = await unless(stop, self._prepare(stack))
@@ -218,6 +222,8 @@ class _Worker:
             self._ring.leave(Path(self._slot.run_dir))
         if self._access_log is not None:
             self._access_log.close()
+        if self._traces is not None:
+            await self._traces.close()
         if broken is not None:
             raise broken  # the supervisor starts another worker
 
@@ -446,6 +452,8 @@ class _Worker:
             self._ring.observe(record, line, deps.answers.digest_of_user, deps.live.policies)
         if record.soft_limits:
             self._thresholds.observe(record)
+        if self._traces is not None and record.trace is not None:
+            self._traces.observe(record)
 
     def _observe_address(self, record: Record) -> None:
         self._observe(record)
@@ -485,6 +493,8 @@ class _Worker:
                 )
             for name, figures in self._detectors.figures().items():
                 self._metrics.set_detector(name, {word: getattr(figures, word) for word in DETECTOR_RESULTS}, figures.seconds)
+            if self._traces is not None:
+                self._metrics.set_traces(self._traces.figures())
             metrics = self._metrics.totals(self._access_log.dropped if self._access_log else 0)
         return WorkerSnapshot(
             index=self._index,

@@ -43,6 +43,8 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
         Fault: the prompt is longer than the caller's rights allow, a limit refuses, or a budget limits the request while the ledger's
             disk is full. Nothing is reserved in these cases.
     """
+    if story.trace is not None:
+        story.trace.begin("admit", deps.clock())
     rights, live, asked, settled = grant.rights, deps.live, story.asked, story.settled
     if not ask.endpoint.computes:
         if rights.max_input_tokens is not None:

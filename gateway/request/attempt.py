@@ -26,6 +26,7 @@ from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts
 from gateway.placement.in_flight import InFlight, in_flight_on, learn
 from gateway.placement.place import Placement
 from gateway.request.reply_headers import reply_headers
+from gateway.request.trace_notes import AttemptNote
 from gateway.request.usage_check import check_usage
 from gateway.story import AttemptFacts, Story
 from guardrails.guard_set import REPLY, GuardSet
@@ -130,6 +131,7 @@ class Attempt(msgspec.Struct, eq=False):
         facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
         if self.ask.endpoint.duplex:
             return await self._converse()
+        note = None if story.trace is None else self.noted(backend, facts)
         dialect = deps.dialects[self.placement.pool.name]
         samples = deps.answer_samples
         chain = taps_for(
@@ -163,7 +165,7 @@ class Attempt(msgspec.Struct, eq=False):
         exchange.listener = self.listener or relay
         deps.watch.watched[relay] = None
         try:
-            relay.flight = deps.upstreams[backend.id].dispatch(self.call, relay)
+            relay.flight = deps.upstreams[backend.id].dispatch(self.call if note is None else note.traced(self.call), relay)
             fault = await relay.outcome
         finally:
             relay.outcome.cancel()  # of no effect once it is decided
@@ -171,6 +173,8 @@ class Attempt(msgspec.Struct, eq=False):
                 relay.flight.abort()
                 relay.flight = None
             deps.watch.forget(relay)
+            if note is not None:
+                note.over(deps.clock(), relay.outcome)
             if isinstance(chain, ReplyChain):
                 chain.close()
         facts.cached = chain.cached
@@ -205,16 +209,34 @@ class Attempt(msgspec.Struct, eq=False):
         )
         exchange.listener = session
         deps.watch.watched[session] = None
+        note = None if story.trace is None else self.noted(backend, story.attempt)
         try:
-            session.flight = upstream.open_session(self.call, session, deps.realtime.max_message_bytes)
+            session.flight = upstream.open_session(
+                self.call if note is None else note.traced(self.call), session, deps.realtime.max_message_bytes
+            )
             fault = await session.outcome
         finally:
             session.outcome.cancel()  # of no effect once it is decided
             if session.outcome.cancelled() and session.flight is not None:
                 session.flight.abort()
             deps.watch.watched.pop(session, None)
+            if note is not None:
+                note.over(deps.clock(), session.outcome)
         note_outcome(deps.live, backend, self.placement.served, fault, story.own_id, deps.clock(), deps.rng)
         return fault
+
+    def noted(self, backend: Backend, facts: AttemptFacts | None) -> AttemptNote:
+        """The note of a call for the request's trace. Called where requests are traced.
+
+        Args:
+            facts: None for a call that computes a prompt only.
+        """
+        deps, pool = self.deps, self.placement.pool
+        assert deps.tracing is not None
+        server = deps.upstreams[backend.id].server
+        note = deps.tracing.attempt(self.story, backend.id, server, pool.dialect, deps.clock())
+        note.engine_model, note.facts = self.engine_model, facts
+        return note
 
     def _names(self) -> frozenset[str] | None:
         """The models that the reply may name; None where the dialect's engines answer with any name."""

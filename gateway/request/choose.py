@@ -58,6 +58,8 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
         Fault: INVALID_VALUE for a bad `x-tidegate-timeout-s` or `x-tidegate-degrade`; OVERLOADED when its turn would come too late,
             or the queue is full.
     """
+    if story.trace is not None:
+        story.trace.begin("look_ahead", deps.clock())
     asked, headers = story.asked, exchange.head.headers
     caller, policy = asked.caller, asked.tenant_policy
     assert caller is not None
@@ -116,6 +118,8 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
             LORA_UNAVAILABLE for an adapter that the pool does not have;
             OVERLOADED, SHUTTING_DOWN or CLIENT_GONE when its wait ends without a dispatch.
     """
+    if story.trace is not None:
+        story.trace.begin("choose", deps.clock())
     placed = story.placed
     begun = deps.clock()
     if deps.live.suspects.guilty:
@@ -152,6 +156,8 @@ async def choose_again(ask: Ask, placement: Placement, exchange: Exchange, story
     Raises:
         Fault: OVERLOADED, NO_BACKEND, SHUTTING_DOWN or CLIENT_GONE when its wait ends without a dispatch.
     """
+    if story.trace is not None:
+        story.trace.begin("choose_again", deps.clock())
     placement = await _in_queue(ask, placement, exchange, story, deps)
     _keep_decision(placement, story, deps)
     return placement
@@ -232,8 +238,11 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
     try:
         dispatched = await queue.wait(waiter)
     finally:
-        story.queue_s = waited_s + deps.clock() - since
+        now = deps.clock()
+        story.queue_s = waited_s + now - since
         facts.queued, facts.queued_ahead = waiter.word, waiter.ahead
+        if story.trace is not None:
+            story.trace.waits += ((since, now, waiter.word, waiter.ahead),)
         _note_wait(story)
     facts.queue_place, facts.on_used = place, lambda usage: queue.used(place, usage)
     return dispatched

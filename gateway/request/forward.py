@@ -29,6 +29,9 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
         Fault: for a field that the pool's engines do not support, or the fault of the last attempt. Another candidate is tried only
             before the first byte and within the retry budget.
     """
+    if story.trace is not None:
+        story.trace.begin("forward", deps.clock())
+        story.trace.max_tokens, story.trace.choices = ask.max_output_tokens, ask.choices
     adapter, pool = placement.adapter, placement.pool
     engine_model = pool.model if adapter is None else model_asked(deps.dialects[pool.name], pool.model, adapter.served)
     try:

@@ -43,6 +43,8 @@ async def guard_input(ask: Ask, story: Story, deps: Deps) -> Ask:
         Fault: GUARD_BLOCKED with the path of the text; GUARD_UNAVAILABLE where a rule could not judge and refuses then;
             UNSUPPORTED_PARAMETER for a parameter that would show the answer around the rules; INVALID_VALUE for a prompt of token ids.
     """
+    if story.trace is not None:
+        story.trace.begin("guard_input", deps.clock())
     guards, caller = story.asked.guards, story.asked.caller
     assert guards is not None
     assert caller is not None

@@ -46,6 +46,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
         Fault: the body is late, large, not JSON or not acceptable; it asks for more than the caller's rights allow; the Response that it
             continues cannot be had; or the model is unknown or not allowed for this caller, which give the same answer.
     """
+    if story.trace is not None:
+        story.trace.begin("interpret", deps.clock())
     facts, head = story.asked, exchange.head
     translation = exchange.translation
     facts.endpoint = endpoint.value if translation is None else translation.path

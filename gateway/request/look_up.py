@@ -63,6 +63,8 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
         Fault: INVALID_VALUE for cache controls that make no sense; NOT_CACHED for a request with `only-if-cached`; the refusal for want of
             capacity that was put off for the cache's sake; the fault of the flight that the request has joined; as `join_guards`.
     """
+    if story.trace is not None:
+        story.trace.begin("look_up", deps.clock())
     policy = story.asked.tenant_policy
     settings = None if policy is None else policy.cache
     if settings is None or not settings.exact:
@@ -81,22 +83,20 @@ async def look_up(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
         return ask, exchange
     key = _name_answer(ask, rule, settings, controls, story, deps)
     form = (ask.stream, ask.include_usage)
-    answers = deps.answers
     while controls.read:
         if found.inputs is not None:
             if await _vectors_given(found.inputs, settings, controls, exchange, story, deps):
                 return ask, None
         else:
-            in_process = answers.store.in_process
             kept = (
-                answers.find_now(key, found.owner, controls.max_age_s)
-                if in_process
-                else await answers.find_one(key, found.owner, controls.max_age_s)
+                deps.answers.find_now(key, found.owner, controls.max_age_s)
+                if deps.answers.store.in_process
+                else await deps.answers.find_one(key, found.owner, controls.max_age_s)
             )
             if kept is not None:
                 await _give(kept, ask, settings, exchange, story, deps)
                 return ask, None
-        flight = answers.flights.get(key)
+        flight = deps.answers.flights.get(key)
         if flight is None or not flight.joinable or found.rounds >= MAX_ROUNDS:
             if found.resembled or found.resembling is not None or settings.semantic is None or found.inputs is not None:
                 break
@@ -345,6 +345,8 @@ async def keep(ask: Ask, story: Story, deps: Deps) -> None:
     flight, policy = found.flight, story.asked.tenant_policy
     if flight is None or policy is None or policy.cache is None:
         return
+    if story.trace is not None:
+        story.trace.begin("keep", deps.clock())
     try:
         documents = _documents(flight, ask, policy.cache, story, deps)
     except NotKept as refused:

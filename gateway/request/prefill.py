@@ -23,6 +23,7 @@ from gateway.http.edge.relay import Heartbeat, ReplySource
 from gateway.placement.place import Placement
 from gateway.request.attempt import Attempt
 from gateway.request.reply_headers import reply_headers
+from gateway.request.trace_notes import AttemptNote
 from gateway.story import Story
 from routing.disaggregation import Reservation, Shared, Split, consider, for_roles, reserve
 from routing.fleet import Backend
@@ -116,6 +117,7 @@ class PrefillDecodePair:
         self._attempt = attempt
         self._reservation: Reservation | None = None
         self._prefill_released = False
+        self._note: AttemptNote | None = None
 
     async def run(self) -> tuple[Fault | None, bool]:
         """Run the pair; returns the fault, None when the answer is complete, and whether the prefill engine failed."""
@@ -141,6 +143,8 @@ class PrefillDecodePair:
         finally:
             leg.close()
             deps.watch.forget(leg)
+            if self._note is not None:
+                self._note.over(deps.clock(), leg.outcome)
             self._release_prefill()
             reservation.release()
 
@@ -173,7 +177,11 @@ class PrefillDecodePair:
         attempt = self._attempt
         attempt.story.tried.prefill = self._prefill.id
         body = self._handover.prefill_body(attempt.call.body, room)
-        leg.flight = attempt.deps.upstreams[self._prefill.id].dispatch(msgspec.structs.replace(attempt.call, body=body), leg)
+        call = msgspec.structs.replace(attempt.call, body=body)
+        if attempt.story.trace is not None:
+            self._note = attempt.noted(self._prefill, None)
+            call = self._note.traced(call)
+        leg.flight = attempt.deps.upstreams[self._prefill.id].dispatch(call, leg)
 
     def _decode(self, body: bytes) -> Attempt:
         """The attempt on the decode backend, which the pair's own reservation counts."""

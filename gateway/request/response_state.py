@@ -175,6 +175,8 @@ async def keep_response(exchange: Exchange, story: Story, deps: Deps) -> None:
         Fault: QUOTA_SPENT, STATE_UNAVAILABLE, or INVALID_REPLY for a completion that cannot be stored. What went out of a stream is ended
             with an event that says so.
     """
+    if story.trace is not None:
+        story.trace.begin("keep_response", deps.clock())
     translation, asked = exchange.translation, story.asked
     assert isinstance(translation, ResponsesTranslation | StoredChat)
     assert asked.caller is not None

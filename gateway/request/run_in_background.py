@@ -60,6 +60,8 @@ async def run_in_background(exchange: Exchange, caller: Caller, story: Story, de
     Raises:
         Fault: OVERLOADED, CONCURRENCY_LIMIT or QUOTA_SPENT where there is no room for a further Response; STATE_UNAVAILABLE; CLIENT_GONE.
     """
+    if story.trace is not None:
+        story.trace.begin("run_in_background", deps.clock())
     runs, asked = deps.background, exchange.translation
     assert runs is not None
     assert isinstance(asked, ResponsesTranslation)

@@ -24,8 +24,10 @@ def open_story(exchange: Exchange, deps: Deps) -> Story:
     head = exchange.head
     headers = head.headers
     callers_id = head.request_id() if b"x-request-id" in headers else None
-    trace = head.trace()[0] if b"traceparent" in headers else None
-    return Story(callers_id or own_id, now, deps.wall(), now, own_id, exchange.client, headers.get(b"user-agent", b""), trace)
+    trace, state = head.trace() if b"traceparent" in headers else (None, None)
+    agent = headers.get(b"user-agent", b"")
+    notes = None if deps.tracing is None else deps.tracing.opened(trace, state, now)
+    return Story(callers_id or own_id, now, deps.wall(), now, own_id, exchange.client, agent, trace, notes)
 
 
 def defect(error: Exception, story: Story, deps: Deps) -> Fault:
@@ -63,6 +65,8 @@ def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
 
 async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
     """Close the hold exactly once: with the engine's usage, with the estimated usage, or with nothing."""
+    if story.trace is not None:
+        story.trace.begin("settle", deps.clock())
     if hold is None:
         return
     deps.holds.close(hold)
@@ -96,6 +100,9 @@ def record(exchange: Exchange, story: Story, deps: Deps) -> None:
     """Close the Story; explanations, metrics, the access log, the ledger and rollouts read the Record once."""
     deps.budget.active -= 1
     story.settled.reply_bytes = exchange.written
+    if story.trace is not None and deps.tracing is not None:
+        policy = story.asked.tenant_policy
+        deps.tracing.settle(story.trace, None if policy is None else policy.traces)
     finished = story.close(deps.clock())
     deps.decisions.end(story.placed.decision, finished)
     deps.observe(finished)

@@ -538,6 +538,9 @@ CACHE_LOST: Final = Family(
     split_label="reason",
     split=CACHE_LOSSES,
 )
+TRACE_RESULTS: Final = ("sent", "dropped", "rejected", "failed")
+"""What became of traces, as `gateway.telemetry.otlp.RESULTS`."""
+TRACES: Final = Family("tidegate_traces_total", "Traced requests, by exporter.", ("exporter",), split_label="result", split=TRACE_RESULTS)
 INDEX_EVICTED: Final = Family("tidegate_index_evicted_blocks_total", "Blocks that the index of prefixes had no room for.")
 SHARED: Final = Family(
     "tidegate_shared_dispatches_total",
@@ -628,4 +631,5 @@ FAMILIES: Final = (
     GUARD_FAILURES,
     DETECTOR_QUESTIONS,
     DETECTOR_SECONDS,
+    TRACES,
 )

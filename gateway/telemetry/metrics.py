@@ -110,6 +110,7 @@ from gateway.telemetry.families import (
     TOKENS,
     TPOT,
     TPOT_BOUNDS_S,
+    TRACES,
     TTFT,
     TTFT_BOUNDS_S,
     TTFT_RATIO,
@@ -407,6 +408,11 @@ class Metrics:
         name = detector[:MAX_LABEL_CHARS]
         self._cells[DETECTOR_QUESTIONS.name].cell((name,))[:] = [results[word] for word in DETECTOR_RESULTS]
         self._cells[DETECTOR_SECONDS.name].cell((name,))[0] = seconds
+
+    def set_traces(self, figures: Mapping[str, tuple[int, ...]]) -> None:
+        """Sets what became of traces since the start, by exporter; each exporter counts for itself, by `TRACE_RESULTS`."""
+        for exporter, counts in figures.items():
+            self._cells[TRACES.name].cell((exporter,))[:] = counts
 
     def count_late_findings(self, tenant: str, direction: Direction, verdict: GuardVerdict) -> None:
         """Counts what detectors found in an answer after its request had been recorded; such rules flag or shadow."""

@@ -55,6 +55,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.wiring.answers import answers_in_memory
 from gateway.wiring.guards import GuardDetectors, personal_detectors
 from gateway.wiring.semantic import SemanticOnDemand
+from gateway.wiring.traces import tracing_for
 from guardrails.policy import Direction
 from guardrails.rules.language import Language
 from guardrails.verdict import GuardVerdict
@@ -280,6 +281,7 @@ def deps_for(
         responses=responses,
         background=background,
         conversations=conversations,
+        tracing=tracing_for(settings),
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)

@@ -32,7 +32,8 @@ ONCE: Final = frozenset(
 """Headers that mean different things to different readers when they come twice, so they may not."""
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
-_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""Version `ff` and ids of zeros are invalid (W3C Trace Context, 3.2.2)."""
 _PRINTABLE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
 _HOST: Final = re.compile(rb"[A-Za-z0-9.\-_\[\]:]{1,255}")
 

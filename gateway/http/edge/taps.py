@@ -97,8 +97,8 @@ class StreamTap(_Judge, eq=False):
     include_usage: bool
     """Whether the caller asked for the usage event."""
     splitter: EventSplitter = msgspec.field(default_factory=EventSplitter)
-    finished: set[int] = msgspec.field(default_factory=set)
-    """The choices with a finish reason."""
+    finished: dict[int, str] = msgspec.field(default_factory=dict)
+    """The choices with a finish reason, and it."""
     most_events: float = inf
     """Events of a stream that keeps to its cap on output tokens, at most."""
     of_choices: UsageOfChoices | None = None
@@ -163,8 +163,9 @@ class StreamTap(_Judge, eq=False):
                     return b""
                 if reason == DECLINED:
                     self.answer.declined = True
-                self.finished.add(choice.index)
+                self.finished[choice.index] = reason
                 self.answer.choices_over = len(self.finished)
+                self.answer.finish_reasons = self.finished
         usage = document.usage
         if document.prompt_progress is not UNSET and is_silent(payload):
             return b"data: %b\n\n" % payload  # of the prompt, not of the answer: no token, and not the first one
@@ -309,6 +310,7 @@ class PlainTap(_Judge, eq=False):
                 return
             if choice.finish_reason == DECLINED:
                 self.answer.declined = True
+        self.answer.finish_reasons = {choice.index: choice.finish_reason for choice in choices if choice.finish_reason}
         if len(choices) < self.choices:
             self._fail(Kind.INVALID_REPLY, f"{len(choices)} of {self.choices} choices")
 
