@@ -59,6 +59,7 @@ from tenancy.responses import ResponseStore
 if TYPE_CHECKING:
     from gateway.files.service import FileService
     from gateway.http.edge.session import RealtimeSession
+    from gateway.request.feedback import FeedbackService
 
 
 class Live:
@@ -263,6 +264,8 @@ class Deps:
     """Called with the tenant and what detectors found in a request or an answer that was over by then."""
     files: "FileService | None" = None
     """The files and batches of callers; None where this gateway keeps none."""
+    feedback: "FeedbackService | None" = None
+    """Keeps ratings of answers; None where none are kept."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""

@@ -37,7 +37,7 @@ from tenancy.hold import LimitUsage
 from tenancy.keys import Pepper
 from tenancy.limits import Group
 from tenancy.rights import Role
-from tenancy.stores.sql import SqlAlerts, SqlJournal, SqlUsageQueries, open_engine
+from tenancy.stores.sql import SqlAlerts, SqlFeedback, SqlJournal, SqlUsageQueries, open_engine
 from tests.databases import migrated_file
 from tests.unit.gateway.fleet.test_registry import registry
 
@@ -274,6 +274,7 @@ async def admin_port(
         pools={"chat": ["sql"], "chat-v2": ["sql"], "bare": []},
         announce=told.append,
         alerts=SqlAlerts(engine),
+        feedback=SqlFeedback(engine),
         gateway=Processes(),
         policies=DatabasePolicies(StoreTransactions(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed)
         if stored

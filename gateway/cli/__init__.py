@@ -27,6 +27,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
     "cache": RootEntry("gateway.cli.cache:cache_app", "The answer cache: what it did, what it keeps, and what it is to forget."),
     "engine": RootEntry("gateway.cli.engines:engine_app", "Launch configurations of engines: show, start, compare, size."),
+    "feedback": RootEntry("gateway.cli.feedback:feedback_app", "Ratings of answers, by callers and by the judge."),
     "guard": RootEntry("gateway.cli.guards:guard_app", "Guard rules, tried on texts."),
     "import": RootEntry("gateway.cli.importing:import_app", "Take over the configuration of another gateway."),
     "key": RootEntry("gateway.cli.keys:keys_app", "API keys."),

@@ -70,7 +70,14 @@ from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks, channel_for
 from gateway.wiring.requests import deps_for
-from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
+from gateway.wiring.stores import (
+    background_runs_for,
+    decision_log_for,
+    directory_watch_for,
+    feedback_for,
+    open_stores,
+    usage_writer_for,
+)
 from policies.load import PolicyFolder
 from routing.prefix.chain import generation
 from tenancy.hold import LimitUsage
@@ -256,6 +263,7 @@ class _Worker:
             responses=stores.responses,
             background=background_runs_for(stores),
             conversations=stores.conversations,
+            feedback=feedback_for(settings, stores, self._metrics.count_feedback),
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)

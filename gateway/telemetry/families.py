@@ -20,6 +20,7 @@ from gateway.request.degrade import STEPS
 from guardrails.policy import Direction, Mode
 from policies.fallback import CONDITIONS
 from routing.registry import POLICIES
+from tenancy.feedback import RATINGS
 from tenancy.jwt import JwtOutcome
 
 OTHER: Final = "_other"
@@ -32,7 +33,7 @@ MAX_SERIES: Final = 2000
 """Exposed series per family, buckets counted, over all workers together (requirement R38)."""
 
 OUTCOMES: Final = frozenset({OK, *(kind.value for kind in Kind)})
-OWN_ROUTES: Final = ("/v1/models", "/v1/key", "/v1/guard", "/v1/moderations")
+OWN_ROUTES: Final = ("/v1/models", "/v1/key", "/v1/guard", "/v1/moderations", "/v1/feedback")
 STORED_ROUTES: Final = (
     *("/v1/files", "/v1/uploads", "/v1/batches"),
     *("/v1/responses/{id}", "/v1/responses/{id}/input_items", "/v1/responses/{id}/cancel"),
@@ -240,6 +241,13 @@ KV_GAPS: Final = Family(
 )
 LEDGER: Final = Family(
     "tidegate_ledger_events_total", "Usage events on disk, and those there was no room for.", split_label="state", split=LEDGER_STATES
+)
+FEEDBACK_GIVEN: Final = Family(
+    "tidegate_feedback_total",
+    "Ratings of answers that callers gave, and that were kept.",
+    labels=("tenant",),
+    split_label="rating",
+    split=RATINGS,
 )
 BATCH_LINES: Final = Family(
     "tidegate_batch_lines_total", "Requests of batches, by what came of them.", split_label="outcome", split=BATCH_LINE_OUTCOMES
@@ -470,6 +478,7 @@ FAMILIES: Final = (
     KV_GAPS,
     TOKEN_CHECKS,
     LEDGER,
+    FEEDBACK_GIVEN,
     BATCH_LINES,
     LOAD_REPORTS,
     LOAD_GAPS,

@@ -64,6 +64,7 @@ from gateway.telemetry.families import (
     DURATION_BOUNDS_S,
     ENDPOINTS,
     FAMILIES,
+    FEEDBACK_GIVEN,
     GIVEN_UP,
     HEDGES,
     HOLDS,
@@ -105,6 +106,7 @@ from gateway.telemetry.families import (
 from guardrails.policy import Direction
 from guardrails.verdict import GuardVerdict
 from routing.schedule import Route
+from tenancy.feedback import RATINGS
 from tenancy.jwt import JwtOutcome
 
 MAX_BOUND: Final = 4096
@@ -295,6 +297,10 @@ class Metrics:
     def count_refused_connection(self, reason: str) -> None:
         """Counts a connection that was closed without an answer."""
         self._cells[REFUSED_CONNECTIONS.name].cell(())[CONNECTION_REFUSALS.index(reason)] += 1
+
+    def count_feedback(self, tenant: str, rating: str) -> None:
+        """Counts a caller's rating of an answer."""
+        self._cells[FEEDBACK_GIVEN.name].cell((tenant,))[RATINGS.index(rating)] += 1
 
     def count_batch_lines(self, outcome: str, lines: int = 1) -> None:
         """Counts requests of batches that have a result now, or are sent again; `outcome` is one of `BATCH_LINE_OUTCOMES`."""

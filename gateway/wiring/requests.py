@@ -47,6 +47,7 @@ from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabula
 from gateway.queue.pool_queue import PoolQueue, PoolQueues, everything
 from gateway.queue.preempt import Preemption
 from gateway.record import Record
+from gateway.request.feedback import FeedbackService
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
@@ -163,6 +164,7 @@ def deps_for(
     responses: ResponseStore | None = None,
     background: BackgroundRuns | None = None,
     conversations: ConversationStore | None = None,
+    feedback: FeedbackService | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -173,6 +175,7 @@ def deps_for(
         responses: where Responses are stored; None for nowhere.
         background: the Responses in the background of this worker; None for none.
         conversations: where conversations are kept; None for nowhere.
+        feedback: keeps ratings; None for none.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -259,6 +262,7 @@ def deps_for(
         responses=responses,
         background=background,
         conversations=conversations,
+        feedback=feedback,
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)
