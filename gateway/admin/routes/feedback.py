@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from domain.identity import TenantId
 from gateway.admin.access import CONTENT_READERS
 from gateway.admin.call import answer
 from gateway.admin.describe import READ_ERRORS, Asking, Moment, PageQuery, decode_cursor, page_of
@@ -57,7 +58,8 @@ async def ratings(call: Asking, query: Annotated[RatingsQuery, Query()]) -> Resp
     """Show ratings; a tenant-admin sees those of his tenant. Comments are shown to owners, and to admins of the tenant."""
     if call.tenant is not None and query.tenant not in ("", call.tenant):
         raise not_found()
-    wanted = FeedbackQuery(call.tenant or query.tenant or None, query.request_id, query.rating, query.source, query.label, query.since_unix)
+    tenant = call.tenant or TenantId(query.tenant) or None
+    wanted = FeedbackQuery(tenant, query.request_id, query.rating, query.source, query.label, query.since_unix)
     found = await call.parts.feedback.page(wanted, decode_cursor(query.cursor, tuple[float, str, str]), query.limit + 1)
     with_comments = bool(call.roles & CONTENT_READERS)
     return answer(200, page_of(found, query.limit, lambda rated: _shown(rated, with_comments), _place))
