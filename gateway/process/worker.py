@@ -71,6 +71,7 @@ from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks, channel_for
+from gateway.wiring.request_log import captures_for
 from gateway.wiring.requests import deps_for
 from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
 from policies.load import PolicyFolder
@@ -266,6 +267,7 @@ class _Worker:
             responses=stores.responses,
             background=background_runs_for(stores),
             conversations=stores.conversations,
+            captures=captures_for(settings, pepper, self._ring, answer_cache.digest_of_user, _log_defect),
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)
