@@ -131,6 +131,8 @@ class Attempt(msgspec.Struct, eq=False):
         if self.ask.endpoint.duplex:
             return await self._converse()
         dialect = deps.dialects[self.placement.pool.name]
+        if deps.captures is not None and self.ask.endpoint.generates:
+            facts.captured = deps.captures.begin(self.ask.fields, story)
         chain = taps_for(
             self.ask,
             story,

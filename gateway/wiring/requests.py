@@ -51,6 +51,7 @@ from gateway.request.feedback import FeedbackService
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
+from gateway.request_log.capture import Captures
 from gateway.wiring.answers import answers_in_memory
 from gateway.wiring.guards import GuardDetectors, personal_detectors
 from gateway.wiring.semantic import SemanticOnDemand
@@ -165,6 +166,7 @@ def deps_for(
     background: BackgroundRuns | None = None,
     conversations: ConversationStore | None = None,
     feedback: FeedbackService | None = None,
+    captures: Captures | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -176,6 +178,7 @@ def deps_for(
         background: the Responses in the background of this worker; None for none.
         conversations: where conversations are kept; None for nowhere.
         feedback: keeps ratings; None for none.
+        captures: keeps the texts of requests; None for none.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -263,6 +266,7 @@ def deps_for(
         background=background,
         conversations=conversations,
         feedback=feedback,
+        captures=captures,
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)
