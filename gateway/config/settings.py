@@ -23,7 +23,7 @@ from gateway.config.auth import AuthSettings
 from gateway.config.cache import CacheSettings
 from gateway.config.files import BatchSettings, FileSettings
 from gateway.config.guards import GuardSettings
-from gateway.config.judge import FeedbackSettings
+from gateway.config.judge import FeedbackSettings, JudgeSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
 from gateway.config.pools import PoolSettings, Region, checked_networks
 from gateway.config.request_log import RequestLogSettings
@@ -384,6 +384,7 @@ class Settings(Strict):
     files: FileSettings = Field(default=FileSettings(), description="Files that callers store here.")
     batches: BatchSettings = Field(default=BatchSettings(), description="Batches: requests in a file, sent when there is room.")
     feedback: FeedbackSettings = Field(default=FeedbackSettings(), description="Ratings of answers by callers.")
+    judge: JudgeSettings | None = Field(default=None, description="The model that scores answers; null for none.")
     guards: GuardSettings = Field(default=GuardSettings(), description="The detectors that guard rules of policies may ask.")
     explanations: ExplanationSettings = Field(default=ExplanationSettings(), description="Routing decisions that are kept on disk.")
     request_log: RequestLogSettings = Field(
