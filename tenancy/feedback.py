@@ -93,3 +93,21 @@ class FeedbackBook(Protocol):
             before: time, request id and source of the last rating of the page before; None: from the newest.
         """
         ...
+
+
+class JudgeTurn(Protocol):
+    """Whose turn it is to judge, of all workers on a database, and the tokens that were used on a day. Raises FeedbackAway."""
+
+    async def take(self, owner: str, now_unix: float, until_unix: float, day: int, tokens: int) -> int | None:
+        """Take the turn, or keep it, and add tokens to those of the day.
+
+        Args:
+            owner: the worker, unique over gateways and restarts.
+            until_unix: when somebody else may take it.
+            day: days since the epoch; on a new day the sum begins anew.
+            tokens: used since the last call.
+
+        Returns:
+            The tokens of the day; None where it is somebody else's turn, and nothing is added then.
+        """
+        ...

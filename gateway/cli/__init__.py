@@ -30,6 +30,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "feedback": RootEntry("gateway.cli.feedback:feedback_app", "Ratings of answers, by callers and by the judge."),
     "guard": RootEntry("gateway.cli.guards:guard_app", "Guard rules, tried on texts."),
     "import": RootEntry("gateway.cli.importing:import_app", "Take over the configuration of another gateway."),
+    "judge": RootEntry("gateway.cli.judge:judge_app", "The judge: how far a model agrees with labelled answers."),
     "key": RootEntry("gateway.cli.keys:keys_app", "API keys."),
     "limit": RootEntry("gateway.cli.limits:limit_app", "Limits: what may be used by whom."),
     "lora": RootEntry("gateway.cli.loras:lora_app", "Adapters: what they are pinned by, and where they are."),

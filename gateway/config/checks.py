@@ -196,6 +196,7 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     yield from _password(written, at)
     yield from _password(written, ("cache", "store"))
     yield from _similar_questions(written)
+    yield from _judge(written)
     yield from _detectors(written)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
@@ -215,6 +216,17 @@ def _similar_questions(written: RawSettings) -> Iterator[Problem]:
         at: Path_ = ("cache", "semantic", name)
         if (pool := written.text(*at)) and pool not in pools:
             yield located.problem(at, f"there is no pool {pool!r}", suggestion(pool, pools))
+
+
+def _judge(written: RawSettings) -> Iterator[Problem]:
+    """Refuses a judge that has nothing to read: it reads the request log from a process of its own."""
+    if written.value("judge") is None:
+        return
+    if written.value("request_log", "enabled") is False:
+        yield written.located.problem(("judge",), "reads the request log, which is off", "set request_log.enabled: true, or remove it")
+    elif written.text("request_log", "store") == "memory://":
+        hint = "leave request_log.store out, or name a database"
+        yield written.located.problem(("judge",), "reads the request log, which is in the memory of another process", hint)
 
 
 def _detectors(written: RawSettings) -> Iterator[Problem]:

@@ -35,6 +35,6 @@ class JudgeSettings(Strict):
         description="Tokens that the judge uses in a day (UTC), prompts and answers together; what it has begun then is ended.",
     )
     max_in_flight: int = Field(default=2, ge=1, le=256, description="Answers that are judged at once.")
-    max_output_tokens: int = Field(default=256, ge=16, le=32_768, description="Output tokens of one verdict; a thinking model needs thousands.")
+    max_output_tokens: int = Field(default=256, ge=16, le=32_768, description="Output tokens of one verdict; more for a thinking model.")
     max_answer_tokens: int = Field(default=512, ge=1, le=32_768, description="Output tokens of each answer that is made to be compared.")
     look_every_s: float = Field(default=5.0, ge=0.05, le=600, description="Seconds between two looks for new requests.")

@@ -70,6 +70,7 @@ from gateway.wiring.files import FileParts, LineEnds
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
+from gateway.wiring.judge import JudgeEnds, judge_for
 from gateway.wiring.limits import LimitBooks, channel_for
 from gateway.wiring.request_log import captures_for
 from gateway.wiring.requests import deps_for
@@ -249,6 +250,8 @@ class _Worker:
         counters = await books.open(run_dir, lambda: deps.live.directory)
         files = FileParts(settings)
         stack.push_async_callback(files.close)
+        if (judge := judge_for(settings, pepper)) is not None:
+            stack.push_async_callback(judge.close)
         answer_cache, close_answers = await answers_for(settings, pepper)
         stack.push_async_callback(close_answers)
         stack.push_async_callback(self._detectors.close)
@@ -311,6 +314,7 @@ class _Worker:
             *((kept_up(deps.background.keep, "background Responses"),) if deps.background is not None else ()),
             *(tokens.loops() if tokens else ()),
             *limits,
+            *((judge.loop(deps, self._judge_ends(rollouts)),) if judge is not None else ()),
         ]
         self._policies.follow(deps.live)
         await self._join_siblings(deps, fleet, stack)
@@ -427,6 +431,9 @@ class _Worker:
         usage = self._usage
         book, durable = (usage.observe, usage.durable) if usage is not None else (nowhere, at_once)
         return LineEnds(self._note, book, durable, lambda: self._state == "draining", self._metrics.count_batch_lines)
+
+    def _judge_ends(self, rollouts: RolloutWatch) -> JudgeEnds:
+        return JudgeEnds(self._metrics, rollouts.observe_pair, lambda: self._state == "draining")
 
     def _observe(self, record: Record) -> None:
         self._note(record)

@@ -14,6 +14,7 @@ from cache.eligible import NOT_KEPT, REASONS, SIMILAR_REASONS
 from domain.ask import Endpoint
 from domain.faults import SOURCE, Kind, Source
 from domain.priority import WORDS
+from gateway.judge.questions import PAIR_OUTCOMES
 from gateway.queue.refusals import REFUSALS
 from gateway.record import GAP_BOUNDS_S, OK, SERVICE_LEVELS
 from gateway.request.degrade import STEPS
@@ -71,6 +72,8 @@ SHARED_RESULTS: Final = ("told", "dropped", "heard")
 SIBLING_BYTES: Final = ("sent", "received")
 SIBLING_LOSSES: Final = ("missed", "unreadable")
 CORRECTIONS: Final = ("raised", "lowered")
+JUDGE_OUTCOMES: Final = ("scored", "compared", "unreadable", "failed", "no_room", "over_budget", "too_many")
+"""What becomes of a sample of the judge."""
 BATCH_LINE_OUTCOMES: Final = ("succeeded", "failed", "cancelled", "expired", "again")
 LEDGER_STATES: Final = ("written", "dropped")
 LORA_CALL_WORDS: Final = ("load", "load_failed", "unload", "unload_failed")
@@ -249,6 +252,24 @@ FEEDBACK_GIVEN: Final = Family(
     split_label="rating",
     split=RATINGS,
 )
+JUDGE_SAMPLES: Final = Family(
+    "tidegate_judge_samples_total", "Samples of the judge, by what became of them.", split_label="outcome", split=JUDGE_OUTCOMES
+)
+JUDGE_SCORES: Final = Family(
+    "tidegate_judge_scores_total",
+    "Answers that the judge scored, by their score.",
+    labels=("tenant", "model"),
+    split_label="score",
+    split=("1", "2", "3", "4", "5"),
+)
+JUDGE_PAIRS: Final = Family(
+    "tidegate_judge_pairs_total",
+    "Pairs of answers that the judge compared for rollouts, by the better arm.",
+    labels=("model",),
+    split_label="better",
+    split=PAIR_OUTCOMES,
+)
+JUDGE_TOKENS: Final = Family("tidegate_judge_tokens_total", "Tokens of the judge's requests, prompts and answers together.")
 BATCH_LINES: Final = Family(
     "tidegate_batch_lines_total", "Requests of batches, by what came of them.", split_label="outcome", split=BATCH_LINE_OUTCOMES
 )
@@ -479,6 +500,10 @@ FAMILIES: Final = (
     TOKEN_CHECKS,
     LEDGER,
     FEEDBACK_GIVEN,
+    JUDGE_SAMPLES,
+    JUDGE_SCORES,
+    JUDGE_PAIRS,
+    JUDGE_TOKENS,
     BATCH_LINES,
     LOAD_REPORTS,
     LOAD_GAPS,

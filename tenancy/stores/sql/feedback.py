@@ -10,19 +10,21 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tenancy.feedback import Feedback, FeedbackAway, FeedbackFull, FeedbackQuery, RatedRequest
 from tenancy.stores.sql.schema import usage_event
-from tenancy.stores.sql.schema_feedback import feedback
+from tenancy.stores.sql.schema_feedback import feedback, judge_turn
 from tenancy.stores.sql.transaction import SqlConnections
 
 WITHIN_S: Final = 10.0
 """Longest wait for the database. SQLite's writers wait 5 s for each other."""
 
+TURN: Final = "judge"
+"""The name of the one row of `judge_turn`."""
 _FIELDS: Final = Feedback.__struct_fields__
 _KEY: Final = ("tenant", "request_id", "source")
 _JOINED: Final = ("model", "pool", "project", "outcome")
 
 
 class SqlFeedback:
-    """Ratings in SQL (`tenancy.feedback.FeedbackBook`)."""
+    """Ratings in SQL (`tenancy.feedback.FeedbackBook`), and the judge's turn (`JudgeTurn`)."""
 
     def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
@@ -57,6 +59,21 @@ class SqlFeedback:
         wanted = wanted.order_by(*(part.desc() for part in order)).limit(limit)
         async with _away(), self._engine.connect() as connection:
             return [_rated(row) for row in (await connection.execute(wanted)).mappings()]
+
+    async def take(self, owner: str, now_unix: float, until_unix: float, day: int, tokens: int) -> int | None:
+        column = judge_turn.c
+        mine = (column.what == TURN) & ((column.owner == owner) | (column.until_unix <= now_unix))
+        sum_of_day = sa.case((column.day == day, column.tokens), else_=0) + tokens
+        kept = {"owner": owner, "until_unix": until_unix, "day": day, "tokens": sum_of_day}
+        taken = sa.update(judge_turn).where(mine).values(kept).returning(column.tokens)
+        async with _away(), self._engine.begin() as connection:
+            used: int | None = await connection.scalar(taken)
+            if used is None:
+                insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+                first = {"what": TURN, "owner": "", "until_unix": 0.0, "day": day, "tokens": 0}
+                if (await connection.execute(insert(judge_turn).values(first).on_conflict_do_nothing())).rowcount > 0:
+                    used = await connection.scalar(taken)
+            return used
 
 
 def _rated(row: Any) -> RatedRequest:

@@ -1,4 +1,4 @@
-"""The table of ratings, and what removes them.
+"""The tables of ratings and of the judge's turn, and what removes ratings.
 
 Apart from their store (`feedback.py`), because erasure, the sweep and the end of a tenant (`responses.py`, `accounts.py`) remove ratings
 together with stored Responses.
@@ -30,6 +30,17 @@ feedback = sa.Table(
     sa.Index("feedback_by_end", "expires_unix"),
     sa.Index("feedback_by_user", "end_user", "tenant"),
 )
+
+judge_turn = sa.Table(
+    "judge_turn",
+    metadata,
+    sa.Column("what", sa.String(16), primary_key=True),
+    sa.Column("owner", sa.String(64), nullable=False),
+    sa.Column("until_unix", sa.Float, nullable=False),
+    sa.Column("day", sa.BigInteger, nullable=False),
+    sa.Column("tokens", sa.BigInteger, nullable=False),
+)
+"""One row: who judges, and the tokens of a day."""
 
 
 def erased_feedback(tenant: TenantId, end_users: Collection[str], before_unix: float | None) -> sa.Delete:

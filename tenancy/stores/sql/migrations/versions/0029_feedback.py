@@ -1,4 +1,4 @@
-"""Ratings of answers."""
+"""Ratings of answers, and whose turn it is to judge."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -25,6 +25,14 @@ def upgrade() -> None:
         sa.Column("key_id", sa.String(80), nullable=False),
         sa.Column("end_user", sa.String(64), nullable=False),
     )
+    op.create_table(
+        "judge_turn",
+        sa.Column("what", sa.String(16), primary_key=True),
+        sa.Column("owner", sa.String(64), nullable=False),
+        sa.Column("until_unix", sa.Float, nullable=False),
+        sa.Column("day", sa.BigInteger, nullable=False),
+        sa.Column("tokens", sa.BigInteger, nullable=False),
+    )
     op.create_index("feedback_by_time", "feedback", ["at_unix"])
     op.create_index("feedback_by_tenant", "feedback", ["tenant", "at_unix"])
     op.create_index("feedback_by_end", "feedback", ["expires_unix"])
@@ -33,4 +41,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Back. The ratings are lost: no version before can read them."""
+    op.drop_table("judge_turn")
     op.drop_table("feedback")
