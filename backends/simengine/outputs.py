@@ -113,7 +113,7 @@ def guard_answer(words: Mapping[str, str], messages: Any) -> str:
 
 
 def judge_answer(scores: Mapping[str, int], messages: Any) -> str:
-    """What a judge answers to a question of Tidegate's: the least score of the words that an answer has, whatever their case, else 5; of two
+    """What a judge answers to a question of Tidegate's: the least score of the words that an answer has, in any case, else 5; of two
     answers the one with the greater score. Empty for a message that is no such question.
 
     Args:

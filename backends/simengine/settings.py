@@ -93,7 +93,7 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Words with their categories, such as `S9`: the engine answers chats as a guard model of the form of Llama Guard does. Empty for an
     engine that answers with words."""
     judge: Mapping[str, int] = MappingProxyType({})
-    """Words with their scores, 1 to 5: the engine answers the questions of Tidegate's judge. Empty for an engine that answers with words."""
+    """Words with their scores, 1 to 5: the engine answers questions of Tidegate's judge. Empty for an engine that answers with words."""
     seed: int = 0
     faults: tuple[FaultRule, ...] = ()
     kv_events: str | None = None
