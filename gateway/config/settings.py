@@ -3,11 +3,11 @@
 `Settings` is the whole file. Each section is a class: `EngineSettings`, `DrainSettings`, `LogSettings`, `QueueSettings` (requests that wait
 for capacity on an engine), `RoutingSettings` (what holds for all tenants; policy files say how backends are chosen), `RolloutSettings`,
 `TenantSettings`, `LedgerSettings` and `StoreSettings`. Modules beside this one have the data and admin port (`listeners.py`), pools
-(`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), the request log (`request_log.py`), detectors of guard rules (`guards.py`), issuers of JWTs
-(`auth.py`) and checks across fields (`checks.py`).
+(`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), the request log (`request_log.py`), detectors of guard rules
+(`guards.py`), issuers of JWTs (`auth.py`) and checks across fields (`checks.py`).
 
-Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
-numbers carry their unit in the name.
+Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures; numbers
+carry their unit in the name.
 """
 
 from pathlib import Path

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gateway.record import Record
-from gateway.request_log.redaction import Redactor
 from gateway.request_log.reader import sealed_content
+from gateway.request_log.redaction import Redactor
 from gateway.request_log.ring import RequestRing
 from gateway.story import Story
 from guardrails.guard_set import GuardSet
