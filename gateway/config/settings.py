@@ -6,8 +6,8 @@ for capacity on an engine), `RoutingSettings` (what holds for all tenants; polic
 (`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), ratings and the judge (`judge.py`), the request log
 (`request_log.py`), detectors of guard rules (`guards.py`), issuers of JWTs (`auth.py`) and checks across fields (`checks.py`).
 
-Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
-numbers carry their unit in the name.
+Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures; numbers
+carry their unit in the name.
 """
 
 from pathlib import Path

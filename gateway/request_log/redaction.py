@@ -1,7 +1,7 @@
 """Takes secrets, personal data and whatever guard rules look for out of the texts of a request, before they are kept. Pure.
 
-Every rule of the request that finds a part of a text counts, whatever its mode and whichever texts it is for: what may pass to an engine need not
-be kept. The rules for secrets and personal data are always among them. A text is withheld whole where a rule fails.
+Every rule of the request that finds a part of a text counts, whatever its mode and whichever texts it is for: what may pass to an engine
+need not be kept. The rules for secrets and personal data are always among them. A text is withheld whole where a rule fails.
 """
 
 from typing import Any, Final
