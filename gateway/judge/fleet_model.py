@@ -49,16 +49,16 @@ class AsksModels(Protocol):
         ...
 
 
-class _SaidMessage(msgspec.Struct):
+class _VerdictMessage(msgspec.Struct):
     content: str | None = None
 
 
-class _Choice(msgspec.Struct):
-    message: _SaidMessage
+class _VerdictChoice(msgspec.Struct):
+    message: _VerdictMessage
 
 
-class _Completion(msgspec.Struct):
-    choices: list[_Choice]
+class _VerdictReply(msgspec.Struct):
+    choices: list[_VerdictChoice]
 
 
 class FleetModels:
@@ -103,6 +103,6 @@ class FleetModels:
 
 def _text_of(body: bytes) -> str:
     try:
-        return msgspec.json.decode(body, type=_Completion).choices[0].message.content or ""
+        return msgspec.json.decode(body, type=_VerdictReply).choices[0].message.content or ""
     except (msgspec.DecodeError, IndexError, UnicodeError):
         return ""

@@ -65,7 +65,7 @@ def _sections(mark: str, **texts: str) -> str:
     return "\n".join([f"{mark} {name}\n{msgspec.json.encode(text).decode()}" for name, text in texts.items()] + [f"{mark} END"])
 
 
-class _Said(msgspec.Struct):
+class _JudgeSaid(msgspec.Struct):
     score: float | str | None = None
     better: str | None = None
 
@@ -75,11 +75,11 @@ _MOST_CHARS: Final = 16_384
 """Characters of a verdict that are looked through, from its end: a thinking model writes much before it."""
 
 
-def _said(text: str) -> _Said | None:
+def _said(text: str) -> _JudgeSaid | None:
     """The last JSON object of a reply that says something; None without one."""
     for found in reversed(_OBJECT.findall(text[-_MOST_CHARS:])):
         try:
-            said = msgspec.json.decode(found, type=_Said)
+            said = msgspec.json.decode(found, type=_JudgeSaid)
         except (msgspec.DecodeError, UnicodeError):
             continue
         if said.score is not None or said.better is not None:

@@ -1,5 +1,6 @@
 """Ratings in real databases: one for each request and source, joined to the own tenant's requests, bounded, removed with their reasons."""
 
+import asyncio
 import datetime as dt
 from typing import Any
 
@@ -114,3 +115,16 @@ async def test_a_database_that_is_away_is_said_to_be() -> None:
         await store.put(rating(), 1)
     with pytest.raises(FeedbackAway):
         await store.page(EVERY, None, 1)
+
+
+async def test_one_worker_at_a_time_has_the_judges_turn_with_the_tokens_of_the_day(sql_engine: AsyncEngine) -> None:
+    first, second = SqlFeedback(sql_engine), SqlFeedback(sql_engine)
+    taken = await asyncio.gather(first.take("a", NOW, NOW + 30, 7, 0), second.take("b", NOW, NOW + 30, 7, 0))
+    assert sorted(taken, key=str) == [0, None]
+    mine, other = ("a", "b") if taken[0] == 0 else ("b", "a")
+    assert await first.take(mine, NOW + 5, NOW + 35, 7, 120) == 120
+    assert await second.take(other, NOW + 20, NOW + 50, 7, 999) is None
+    assert await second.take(other, NOW + 35, NOW + 65, 7, 0) == 120, "it goes on with what was used"
+    assert await first.take(mine, NOW + 36, NOW + 66, 7, 50) is None
+    assert await second.take(other, NOW + 40, NOW + 70, 7, 30) == 150
+    assert await second.take(other, NOW + 41, NOW + 71, 8, 5) == 5, "on a new day the sum begins anew"
