@@ -232,6 +232,9 @@ bench-batches: $(VENV)/.dev ## what batches do to the first tokens of other requ
 	$(BIN)/python -m bench.batch_slack
 	$(BIN)/python -m bench.batch_beside
 
+bench-judge: $(VENV)/.dev ## how many comparisons a verdict by the judge needs, and how often it is wrong
+	$(BIN)/python -m bench.judge_pairs
+
 bench-fleet: $(VENV)/.dev ## every routing policy on every workload, simulated; goes on where it was stopped; TRACES=folder with the public traces
 	$(BIN)/python -m bench.fleet $(if $(TRACES),--traces $(TRACES)) --replicas 1,2,4 --events on,off
 	$(BIN)/python -m bench.fleet --report --write

@@ -41,8 +41,8 @@ from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.own_key import OwnSpend
-from gateway.telemetry.answer_samples import AnswerSamples
 from gateway.request.trace_notes import Tracing
+from gateway.telemetry.answer_samples import AnswerSamples
 from guardrails.policy import Direction
 from guardrails.ports import Detector
 from guardrails.verdict import GuardVerdict
@@ -61,6 +61,8 @@ from tenancy.responses import ResponseStore
 if TYPE_CHECKING:
     from gateway.files.service import FileService
     from gateway.http.edge.session import RealtimeSession
+    from gateway.request.feedback import FeedbackService
+    from gateway.request_log.capture import Captures
 
 
 class Live:
@@ -268,8 +270,12 @@ class Deps:
     """The names of the detectors that look for personal data."""
     late_findings: Callable[[str, Direction, GuardVerdict], None] = lambda _tenant, _direction, _verdict: None
     """Called with the tenant and what detectors found in a request or an answer that was over by then."""
+    captures: "Captures | None" = None
+    """Keeps the texts of requests whose policies say so; None where no request log is kept."""
     files: "FileService | None" = None
     """The files and batches of callers; None where this gateway keeps none."""
+    feedback: "FeedbackService | None" = None
+    """Keeps ratings of answers; None where none are kept."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""

@@ -131,6 +131,23 @@ class RequestLogPolicy(Strict):
     )
 
 
+class JudgePolicy(Strict):
+    """Which answers the judge looks at (docs/reference/judge.md). It sees the redacted texts of the request log alone, so `request_log` has to
+    keep prompts and answers."""
+
+    share: float = Field(default=0.05, gt=0, le=1, description="Share of the requests whose answers are scored, chosen by their ids.")
+    pair_share: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="Of the requests to a pool under a rollout that asks for the metric `judged`: the share for which both arms are asked "
+        "and their answers compared.",
+    )
+    rubric: Annotated[str, StringConstraints(max_length=4000)] = Field(
+        default="", description="What makes an answer good, in words for a model; empty for the usual rubric."
+    )
+
+
 class Treatment(Strict):
     """How requests are treated. What is not written is inherited, so that defaults are those of the outermost level. `guards` alone add to
     those of outer levels, and never take their place."""
@@ -215,6 +232,11 @@ class Treatment(Strict):
         default=None,
         description="Which requests are traced, where the settings have `traces`; inherited as a whole. Null: as the settings say. See "
         "docs/reference/traces.md.",
+    )
+    judge: JudgePolicy | None = Field(
+        default=None,
+        description="Whether the judge looks at answers, and by which rubric; inherited as a whole. Null: never. See "
+        "docs/reference/judge.md.",
     )
     guards: GuardPolicy | None = Field(
         default=None,

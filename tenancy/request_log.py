@@ -1,8 +1,8 @@
 """The request log: finished requests as they are kept and asked for, and the port of their store. Pure.
 
 A kept request is the line that the access log writes of it, so what is kept is what `tidegate simulate` replays. A few fields of the line
-stand beside it, for those who ask. The texts of a request (`SealedContent`) are kept apart from it, sealed, and only where its tenant's policy
-says so.
+stand beside it, for those who ask. The texts of a request (`SealedContent`) are kept apart from it, sealed, and only where its tenant's
+policy says so.
 """
 
 from collections.abc import Collection, Sequence

@@ -27,6 +27,7 @@ from gateway.http.edge.listener import DataListener
 from gateway.http.edge.per_address import AddressBounds, AddressLimits
 from gateway.process.drain import Closes
 from gateway.record import Record
+from gateway.request.feedback import FeedbackService
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
@@ -150,6 +151,7 @@ async def gateway(
     responses: ResponseStore | None = None,
     background: BackgroundRuns | None = None,
     conversations: ConversationStore | None = None,
+    feedback: FeedbackService | None = None,
     **sections: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve in front of `engines` (their URLs) on a free loopback port."""
@@ -188,6 +190,7 @@ async def gateway(
         responses=responses,
         background=background,
         conversations=conversations,
+        feedback=feedback,
     )
     await detectors.prepare()
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)

@@ -41,6 +41,13 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="WORD=CATEGORY",
         help="answer chats as Llama Guard does: unsafe with the category where the last message has the word; repeat for more",
     )
+    parser.add_argument(
+        "--judge",
+        action="append",
+        default=[],
+        metavar="WORD=SCORE",
+        help="answer the questions of Tidegate's judge: the score, 1 to 5, where an answer has the word, else 5; repeat for more",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of its texts and of faults with a probability")
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events there, for instance tcp://*:5557")
     parser.add_argument("--kv-replay", metavar="ENDPOINT", help="answer replay requests there, for instance tcp://*:5558")
@@ -79,6 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
             stamp=options.stamp,
             reasoning=options.reasoning,
             guard=dict(_word_and_category(text) for text in options.guard),
+            judge=dict(_word_and_score(text) for text in options.judge),
             seed=options.seed,
             kv_events=options.kv_events,
             kv_replay=options.kv_replay,
@@ -106,6 +114,14 @@ def _word_and_category(text: str) -> tuple[str, str]:
     if not separator:
         raise ValueError(f"--guard {text!r} must be WORD=CATEGORY, for instance bomb=S9")
     return word, category
+
+
+def _word_and_score(text: str) -> tuple[str, int]:
+    """Raises ValueError."""
+    word, separator, score = text.rpartition("=")
+    if not separator or score not in "12345" or len(score) != 1:
+        raise ValueError(f"--judge {text!r} must be WORD=SCORE, for instance maybe=2")
+    return word, int(score)
 
 
 def run(settings: SimSettings) -> None:

@@ -81,6 +81,8 @@ def output_request(settings: SimSettings, kind: str, request: dict[str, Any]) ->
         return OutputRequest(constraint=constraint, allowed=allowed, top_logprobs=top)
     if settings.guard:
         return OutputRequest(top_logprobs=top, says=guard_answer(settings.guard, request["messages"]))
+    if settings.judge and (verdict := judge_answer(settings.judge, request["messages"])):
+        return OutputRequest(top_logprobs=top, says=verdict)
     try:
         choice = _tool_choice(request)
         tools = _called(request, choice)
@@ -105,11 +107,37 @@ def guard_answer(words: Mapping[str, str], messages: Any) -> str:
     Args:
         words: the category of each word.
     """
-    last = messages[-1] if isinstance(messages, list) and messages and isinstance(messages[-1], dict) else {}
-    content = last.get("content") or ""
-    judged = (content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)).lower()
+    judged = _last_text(messages).lower()
     codes = [code for word, code in words.items() if word.lower() in judged]
     return f"\n\nunsafe\n{','.join(dict.fromkeys(codes))}" if codes else "\n\nsafe"
+
+
+def judge_answer(scores: Mapping[str, int], messages: Any) -> str:
+    """What a judge answers to a question of Tidegate's: the least score of the words that an answer has, in any case, else 5; of two
+    answers the one with the greater score. Empty for a message that is no such question.
+
+    Args:
+        scores: the score of each word.
+    """
+    lines = _last_text(messages).splitlines()
+    texts = {head.rpartition(" ")[2]: text.lower() for head, text in itertools.pairwise(lines) if text.startswith('"')}
+
+    def score(name: str) -> int:
+        return min((scores[word] for word in scores if word.lower() in texts[name]), default=5)
+
+    if "ANSWER" in texts:
+        return f'{{"reason": "simulated", "score": {score("ANSWER")}}}'
+    if not {"A", "B"} <= texts.keys():
+        return ""
+    better = "tie" if score("A") == score("B") else max("AB", key=score)
+    return f'{{"reason": "simulated", "better": "{better}"}}'
+
+
+def _last_text(messages: Any) -> str:
+    """The text of the last message."""
+    last = messages[-1] if isinstance(messages, list) and messages and isinstance(messages[-1], dict) else {}
+    content = last.get("content") or ""
+    return content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
 
 
 def _refusal(message: str, param: str, value: object = None) -> ErrorAnswer:

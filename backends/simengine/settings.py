@@ -92,6 +92,8 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     guard: Mapping[str, str] = MappingProxyType({})
     """Words with their categories, such as `S9`: the engine answers chats as a guard model of the form of Llama Guard does. Empty for an
     engine that answers with words."""
+    judge: Mapping[str, int] = MappingProxyType({})
+    """Words with their scores, 1 to 5: the engine answers questions of Tidegate's judge. Empty for an engine that answers with words."""
     seed: int = 0
     faults: tuple[FaultRule, ...] = ()
     kv_events: str | None = None
@@ -127,6 +129,8 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("transfer_tokens_s and lease_s must be positive")
         if not all(word and code and "," not in code and code.isprintable() for word, code in self.guard.items()):
             raise ValueError("guard: a word or its category is empty or unprintable")
+        if not all(word and score in range(1, 6) for word, score in self.judge.items()):
+            raise ValueError("judge: a word is empty, or its score is not 1 to 5")
         if self.load_push is not None and self.dialect != "sglang":
             raise ValueError("only dialect sglang pushes its load")
 

@@ -93,6 +93,7 @@ ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("GET", "/cache/entries"): READERS_AND_OWN,
     ("GET", "/cache/entries/{key}"): CONTENT_READERS,
     ("POST", "/cache/purge"): RUNNERS_AND_OWN,
+    ("GET", "/feedback"): READERS_AND_OWN,
     ("GET", "/requests"): READERS_AND_OWN,
     ("GET", "/requests/live"): READERS_AND_OWN,
     ("GET", "/requests/{request_id}"): READERS_AND_OWN,

@@ -23,6 +23,7 @@ from gateway.fleet.registry import FleetRefusal
 from policies.rollout.progress import NotNow
 from tenancy.alerts import AlertsAway
 from tenancy.directory_ports import AlreadyExists, Conflict, NoRoom, NotFound, StillInUse
+from tenancy.feedback import FeedbackAway
 from tenancy.journal import JournalAway, TooManyRemembered
 from tenancy.ports import CountersAway
 from tenancy.request_log import RequestLogAway
@@ -38,6 +39,7 @@ STORE_ERRORS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (StillInUse, 409, "in_use", "It cannot be removed: {0}."),
     (Conflict, 412, "precondition_failed", CHANGED),
     (LedgerAway, 503, "store_unavailable", "The ledger cannot be asked now. Try again."),
+    (FeedbackAway, 503, "store_unavailable", "The database cannot be asked now. Try again."),
     (AlertsAway, 503, "store_unavailable", "The database cannot be asked now. Try again."),
     (RequestLogAway, 503, "store_unavailable", "The request log cannot be asked now. Try again."),
     (CountersAway, 503, "counters_unavailable", "The counters cannot be asked now: {0}."),

@@ -39,6 +39,7 @@ from tenancy.accounts import DirectoryBounds
 from tenancy.alerts import AlertStore
 from tenancy.audit import Entry, canonical, shadow
 from tenancy.directory_ports import DirectoryChange
+from tenancy.feedback import FeedbackBook
 from tenancy.hold import LimitUsage
 from tenancy.journal import AuditLog, Change, Remembered
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Pepper
@@ -290,6 +291,7 @@ class Parts:
         announce: passes on a change of a rollout once it is committed; does not block.
         entropy: gives so many random bytes.
         alerts: budget alerts. Raises AlertsAway.
+        feedback: ratings of answers. Raises FeedbackAway.
     """
 
     authenticator: Authenticator
@@ -320,6 +322,7 @@ class Parts:
     """The existing versions of prompts, as `id@version`; reads files."""
     announce: Callable[[Mapping[str, Any]], None]
     alerts: AlertStore
+    feedback: FeedbackBook
     policies: DatabasePolicies | None = None
     """Set where the database owns the policies; None where files do."""
     known_key: Callable[[KeyId], KeyRecord | None] = lambda _key_id: None

@@ -1,4 +1,4 @@
-"""One line of a batch as a request: it goes through the whole lifecycle for the caller of the batch, over a connection in memory.
+"""One line of a batch as a request of the batch's caller (`gateway/background/own_request.py`).
 
 Limits, guard rules, fallback, routing, explanations and metrics are those of any other request. Two things differ. What would make the line
 fail for no fault of its own is not its result: the line is sent again later. And the ledger's row of the line has an id that follows from
@@ -13,18 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from domain.ask import Endpoint
 from domain.batches import LineResult, StoredBatch, TokenSums
 from domain.faults import SOURCE, Kind, Source
+from gateway.background.own_request import send_own
 from gateway.deps import Deps
-from gateway.http.edge.connections import EdgeLimits
-from gateway.http.edge.exchange import Exchange, OwnRequest
-from gateway.http.edge.head import RequestHead
-from gateway.http.translations import TRANSLATED, Translations
-from gateway.lifecycle import serve
+from gateway.http.edge.exchange import OwnRequest
 from gateway.record import OK, Record
 from gateway.request.holds import OpenHolds
-from gateway.request.permissions import CLASS_HEADER
 
 LATER: Final = frozenset(
     {
@@ -36,45 +31,6 @@ LATER: Final = frozenset(
 """Faults after which a line is sent again, however often: nothing has come of it, and the batch has its whole window."""
 ATTEMPTS: Final = 3
 """How often a line is sent whose engine fails, each time with the retries that every request has."""
-
-
-class _NoPort:
-    """The part of a listening port that an exchange needs. Nothing is counted in it: bodies of lines have the usual size."""
-
-    date_line = b""
-    draining = False
-    limits = EdgeLimits()
-    large_bodies = 0
-
-    def __init__(self) -> None:
-        self.large_bodies_of: dict[str, int] = {}
-
-
-class _MemoryConnection:
-    """Stands in for a caller's connection (`gateway.http.edge.connection`): keeps what is written."""
-
-    # the reply is not framed then
-    speaks_1_0 = True
-
-    def __init__(self) -> None:
-        self.connections = _NoPort()
-        self.written: list[bytes] = []
-        self.broken = False
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    def closes_after(self, _exchange: Exchange) -> bool:
-        return False
-
-    def allow_body(self, _exchange: Exchange, _allowed: object) -> None:
-        pass
-
-    def exchange_over(self, *, close: bool) -> None:
-        pass
-
-    def abort(self) -> None:
-        self.broken = True
 
 
 class LineOutcome(msgspec.Struct, frozen=True):
@@ -101,23 +57,9 @@ async def send_line(batch: StoredBatch, body: bytes, price_percent: int, holds: 
         body: the request in JSON.
         holds: the open holds of lines, which the ledger does not write down while they are open.
     """
-    connection: Any = _MemoryConnection()
-    head = RequestHead(
-        "POST", batch.endpoint, {b"content-type": b"application/json", CLASS_HEADER: b"batch"}, len(body), chunked=False, keep_alive=True
-    )
-    translation = Translations(deps.salt_secret, deps.wall, deps.new_id).of(head)
-    exchange = Exchange(
-        connection, head, received=body, complete=True, own=OwnRequest(batch.caller, price_percent), translation=translation
-    )
-    records: list[Record] = []
-
-    def observe(record: Record) -> None:
-        (deps.observe if record.shadow else records.append)(record)
-
-    endpoint = Endpoint.CHAT if batch.endpoint in TRANSLATED else Endpoint(batch.endpoint)
-    await serve(exchange, endpoint, replace(deps, observe=observe, holds=holds))
-    _, _, written = b"".join(connection.written).partition(b"\r\n\r\n")
-    return LineOutcome(records[-1], records[-1].status, written)
+    own = OwnRequest(batch.caller, price_percent)
+    reply = await send_own(own, batch.endpoint, body, replace(deps, holds=holds))
+    return LineOutcome(reply.record, reply.status, reply.body)
 
 
 def ledger_record(record: Record, batch: StoredBatch, line: int) -> Record:

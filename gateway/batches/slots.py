@@ -87,10 +87,13 @@ class LineSlots:
 
     def take(self, batch: StoredBatch) -> tuple[str, ...] | None:
         """Take a slot for the next line of a batch; None where there is no room now. The slot is given back with what is returned."""
+        return self.take_in(self.pools(batch.tenant, batch.model))
+
+    def take_in(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Take a slot for a request that any of these pools may get; as `take`."""
         if self._taken >= self._most:
             return None
         live = self._deps.live
-        names = self._pools(batch)
         for name in names:
             pool = live.fleet.pools[name]
             table = self._deps.pool_states[name].load_table
@@ -105,10 +108,10 @@ class LineSlots:
         self._taken -= 1
         self._of_pool.subtract(names)
 
-    def _pools(self, batch: StoredBatch) -> tuple[str, ...]:
-        """The pools that the policy names for the batch's model; none for an unknown model, whose lines are refused at once."""
-        policy = self._deps.live.policies.for_tenant(batch.tenant)
-        rule = policy.models.get(batch.model) if policy is not None else None
+    def pools(self, tenant: str, model: str) -> tuple[str, ...]:
+        """The pools that the tenant's policy names for a model; none for an unknown model, whose requests are refused at once."""
+        policy = self._deps.live.policies.for_tenant(tenant)
+        rule = policy.models.get(model) if policy is not None else None
         if rule is None:
             return ()
         names = dict.fromkeys([pool for _, pool in rule.shares] or [rule.pool])

@@ -84,7 +84,7 @@ def warm(
     if namespace and not re.fullmatch(NAMESPACE_PATTERN, namespace):
         fail(f"--namespace {namespace!r}: a namespace has 1 to {MAX_NAMESPACE_CHARS} letters, digits, '.', ':', '-' and '_'", code=2)
     target = target_of(url, config)
-    key = _key(key_file)
+    key = key_from(key_file)
     requests = _requests(file, model, greedy)
     if nobody_listens(target.url):
         fail(f"no gateway answers at {target.url} ({target.source}); start one with `tidegate serve`, or name its data port with --url")
@@ -132,7 +132,7 @@ def _checked(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _key(file: Path | None) -> str:
+def key_from(file: Path | None) -> str:
     """The caller's key; ends the command where there is none that is usable."""
     if file is not None:
         try:

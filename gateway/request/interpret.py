@@ -126,7 +126,10 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     asked.rule = match.rule
     if deps.live.rollouts.by_pool:
         assert asked.caller is not None
-        rule = deal(rule, ask, asked.caller.tenant, policy, exchange.head.headers, story, deps)
+        if exchange.own is not None and exchange.own.pool:
+            rule = structs.replace(rule, pool=exchange.own.pool)
+        else:
+            rule = deal(rule, ask, asked.caller.tenant, policy, exchange.head.headers, story, deps)
     if policy.caps is not policy.widest_caps:
         check_caps(ask, policy.caps)
     if policy.body_caps:

@@ -1,10 +1,11 @@
 """The admin process's part of the request log: fetches finished requests from the workers, keeps them, and shows them to whoever watches.
 
-Workers are asked once a second, on the connection on which they are asked for their numbers. Requests wait in memory, up to a bound, while the
-store is away. Whatever is lost on the way is counted: what a worker had to overwrite, and what found no room here.
+Workers are asked once a second, on the connection on which they are asked for their numbers. Requests wait in memory, up to a bound, while
+the store is away. Whatever is lost on the way is counted: what a worker had to overwrite, and what found no room here.
 
-An end user who is erased (a purge of the answer cache that names the user) is erased from the log, too: requests that are there are removed,
-and those that come in later, but began before, are not kept. Every gateway on the database does so, in a store of its own or in a shared one.
+An end user who is erased (a purge of the answer cache that names the user) is erased from the log, too: requests that are there are
+removed, and those that come in later, but began before, are not kept. Every gateway on the database does so, in a store of its own or in a
+shared one.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Finished requests as Parquet files: one folder a day, a file each few minutes, for queries by other programs and for `tidegate simulate`.
 
-Rows wait in memory until a file is worth it, so a crash loses those of a few minutes; the store has them. A file appears under its name when it is
-whole. The columns are those of `tenancy.request_log.LoggedRequest` without the end user; `line` is the line of the access log.
+Rows wait in memory until a file is worth it, so a crash loses those of a few minutes; the store has them. A file appears under its name
+when it is whole. The columns are those of `tenancy.request_log.LoggedRequest` without the end user; `line` is the line of the access log.
 """
 
 import asyncio

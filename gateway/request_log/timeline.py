@@ -1,8 +1,8 @@
 """Where the time of a finished request went, computed from its line of the access log. Pure.
 
 Steps come one after the other. What is not measured by itself is a remainder: `gateway` is the gateway's own work before the engine is
-asked (with the little that it does to hand the first bytes on), `first_token` is what is left of the time to the first token, failed attempts
-on other backends included, and `delivery` is what is left of the whole.
+asked (with the little that it does to hand the first bytes on), `first_token` is what is left of the time to the first token, failed
+attempts on other backends included, and `delivery` is what is left of the whole.
 """
 
 from typing import Final

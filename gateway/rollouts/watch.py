@@ -19,10 +19,11 @@ import structlog
 from domain.clock import WallClock
 from domain.faults import SOURCE, Kind, Source
 from domain.rollouts import RolloutStore, StoredRollout
+from gateway.judge.pair_samples import LostPair
 from gateway.process.worker_link import Answer, ask_every
 from gateway.record import OK, Record
 from policies.rollout.assignment import Arm
-from policies.rollout.in_force import ActiveRollouts, AssignedArm, in_force
+from policies.rollout.in_force import ActiveRollouts, AssignedArm, Running, in_force
 from policies.rollout.samples import ArmSums, Interval, RequestSample, sums_of
 
 FAILED: Final = frozenset(
@@ -85,10 +86,13 @@ class IntervalSums:
     def _add(self, dealt: AssignedArm, arm: Arm, sums: ArmSums, now_unix: float) -> None:
         running = dealt.running
         index = int(now_unix // running.interval_s)
-        by_index = self._by_rollout.setdefault(running.id, {})
-        added = Interval(index, canary=sums) if arm is Arm.CANARY else Interval(index, baseline=sums)
-        earlier = by_index.get(index)
-        by_index[index] = _Changing(added if earlier is None else earlier.interval + added)
+        self.add(running.id, Interval(index, canary=sums) if arm is Arm.CANARY else Interval(index, baseline=sums))
+
+    def add(self, rollout: str, interval: Interval) -> None:
+        """Count samples of a rollout that are no requests."""
+        by_index = self._by_rollout.setdefault(rollout, {})
+        earlier = by_index.get(interval.index)
+        by_index[interval.index] = _Changing(interval if earlier is None else earlier.interval + interval)
         if len(by_index) > KEPT_INTERVALS:
             del by_index[min(by_index)]
 
@@ -163,6 +167,11 @@ class RolloutWatch:
     def observe(self, record: Record) -> None:
         """Count one finished request."""
         self._sums.observe(record, self._wall())
+
+    def observe_pair(self, running: Running, lost: LostPair) -> None:
+        """Count what the judge said of two pairs of answers."""
+        if running.counting:
+            self._sums.add(running.id, lost.interval(int(self._wall() // running.interval_s)))
 
     def answers(self, live: RolloutFollower) -> dict[bytes, Answer]:
         """The handlers of the keeper's questions, by their line."""

@@ -14,12 +14,14 @@ from cache.eligible import NOT_KEPT, REASONS, SIMILAR_REASONS
 from domain.ask import Endpoint
 from domain.faults import SOURCE, Kind, Source
 from domain.priority import WORDS
+from gateway.judge.questions import PAIR_OUTCOMES
 from gateway.queue.refusals import REFUSALS
 from gateway.record import GAP_BOUNDS_S, OK, SERVICE_LEVELS
 from gateway.request.degrade import STEPS
 from guardrails.policy import Direction, Mode
 from policies.fallback import CONDITIONS
 from routing.registry import POLICIES
+from tenancy.feedback import RATINGS
 from tenancy.jwt import JwtOutcome
 
 OTHER: Final = "_other"
@@ -32,7 +34,7 @@ MAX_SERIES: Final = 2000
 """Exposed series per family, buckets counted, over all workers together (requirement R38)."""
 
 OUTCOMES: Final = frozenset({OK, *(kind.value for kind in Kind)})
-OWN_ROUTES: Final = ("/v1/models", "/v1/key", "/v1/guard", "/v1/moderations")
+OWN_ROUTES: Final = ("/v1/models", "/v1/key", "/v1/guard", "/v1/moderations", "/v1/feedback")
 STORED_ROUTES: Final = (
     *("/v1/files", "/v1/uploads", "/v1/batches"),
     *("/v1/responses/{id}", "/v1/responses/{id}/input_items", "/v1/responses/{id}/cancel"),
@@ -72,6 +74,8 @@ SHARED_RESULTS: Final = ("told", "dropped", "heard")
 SIBLING_BYTES: Final = ("sent", "received")
 SIBLING_LOSSES: Final = ("missed", "unreadable")
 CORRECTIONS: Final = ("raised", "lowered")
+JUDGE_OUTCOMES: Final = ("scored", "compared", "unreadable", "failed", "no_room", "over_budget", "too_many")
+"""What becomes of a sample of the judge."""
 BATCH_LINE_OUTCOMES: Final = ("succeeded", "failed", "cancelled", "expired", "again")
 LEDGER_STATES: Final = ("written", "dropped")
 LORA_CALL_WORDS: Final = ("load", "load_failed", "unload", "unload_failed")
@@ -258,6 +262,31 @@ KV_GAPS: Final = Family(
 LEDGER: Final = Family(
     "tidegate_ledger_events_total", "Usage events on disk, and those there was no room for.", split_label="state", split=LEDGER_STATES
 )
+FEEDBACK_GIVEN: Final = Family(
+    "tidegate_feedback_total",
+    "Ratings of answers that callers gave, and that were kept.",
+    labels=("tenant",),
+    split_label="rating",
+    split=RATINGS,
+)
+JUDGE_SAMPLES: Final = Family(
+    "tidegate_judge_samples_total", "Samples of the judge, by what became of them.", split_label="outcome", split=JUDGE_OUTCOMES
+)
+JUDGE_SCORES: Final = Family(
+    "tidegate_judge_scores_total",
+    "Answers that the judge scored, by their score.",
+    labels=("tenant", "model"),
+    split_label="score",
+    split=("1", "2", "3", "4", "5"),
+)
+JUDGE_PAIRS: Final = Family(
+    "tidegate_judge_pairs_total",
+    "Pairs of answers that the judge compared for rollouts, by the better arm.",
+    labels=("model",),
+    split_label="better",
+    split=PAIR_OUTCOMES,
+)
+JUDGE_TOKENS: Final = Family("tidegate_judge_tokens_total", "Tokens of the judge's requests, prompts and answers together.")
 BATCH_LINES: Final = Family(
     "tidegate_batch_lines_total", "Requests of batches, by what came of them.", split_label="outcome", split=BATCH_LINE_OUTCOMES
 )
@@ -581,6 +610,11 @@ FAMILIES: Final = (
     KV_GAPS,
     TOKEN_CHECKS,
     LEDGER,
+    FEEDBACK_GIVEN,
+    JUDGE_SAMPLES,
+    JUDGE_SCORES,
+    JUDGE_PAIRS,
+    JUDGE_TOKENS,
     BATCH_LINES,
     LOAD_REPORTS,
     LOAD_GAPS,

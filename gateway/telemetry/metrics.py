@@ -71,12 +71,18 @@ from gateway.telemetry.families import (
     DURATION_BOUNDS_S,
     ENDPOINTS,
     FAMILIES,
+    FEEDBACK_GIVEN,
     GIVEN_UP,
     HEDGES,
     HOLDS,
     INDEX_EVICTED,
     INDEX_LOSSES,
     INTER_TOKEN,
+    JUDGE_OUTCOMES,
+    JUDGE_PAIRS,
+    JUDGE_SAMPLES,
+    JUDGE_SCORES,
+    JUDGE_TOKENS,
     KV_BATCHES,
     KV_GAPS,
     LAG_BOUNDS_S,
@@ -121,6 +127,7 @@ from gateway.telemetry.snapshot import FamilyNumbers, MetricsSnapshot
 from guardrails.policy import Direction
 from guardrails.verdict import GuardVerdict
 from routing.schedule import Route
+from tenancy.feedback import RATINGS
 from tenancy.jwt import JwtOutcome
 
 MAX_BOUND: Final = 4096
@@ -335,6 +342,26 @@ class Metrics:
     def count_refused_connection(self, reason: str) -> None:
         """Counts a connection that was closed without an answer."""
         self._cells[REFUSED_CONNECTIONS.name].cell(())[CONNECTION_REFUSALS.index(reason)] += 1
+
+    def count_feedback(self, tenant: str, rating: str) -> None:
+        """Counts a caller's rating of an answer."""
+        self._cells[FEEDBACK_GIVEN.name].cell((tenant,))[RATINGS.index(rating)] += 1
+
+    def count_judge_sample(self, outcome: str) -> None:
+        """Counts a sample of the judge by what became of it, one of `JUDGE_OUTCOMES`."""
+        self._cells[JUDGE_SAMPLES.name].cell(())[JUDGE_OUTCOMES.index(outcome)] += 1
+
+    def count_judge_score(self, tenant: str, model: str, score: int) -> None:
+        """Counts an answer that the judge scored."""
+        self._cells[JUDGE_SCORES.name].cell((tenant, model))[score - 1] += 1
+
+    def count_judge_pair(self, model: str, outcome: str) -> None:
+        """Counts a pair of answers that the judge compared, by one of `PAIR_OUTCOMES`."""
+        self._cells[JUDGE_PAIRS.name].cell((model,))[JUDGE_PAIRS.split.index(outcome)] += 1
+
+    def count_judge_tokens(self, tokens: int) -> None:
+        """Counts tokens of the judge's requests."""
+        self._cells[JUDGE_TOKENS.name].cell(())[0] += tokens
 
     def count_batch_lines(self, outcome: str, lines: int = 1) -> None:
         """Counts requests of batches that have a result now, or are sent again; `outcome` is one of `BATCH_LINE_OUTCOMES`."""

@@ -1,8 +1,10 @@
-"""Builds the admin process's part of the request log: the collector, its store and the Parquet files."""
+"""Builds the parts of the request log: the collector, its store and the Parquet files, and what keeps texts in a worker."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,9 +13,11 @@ from domain.cache_purges import CachePurgeStore
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_former_pepper
 from gateway.config.request_log import MEMORY
+from gateway.request_log.capture import Captures
 from gateway.request_log.collector import RequestCollector
 from gateway.request_log.parquet import ParquetRequests
 from gateway.request_log.reader import RequestLog
+from gateway.request_log.ring import RequestRing
 from tenancy.keys import Pepper
 from tenancy.request_log import RequestStore
 from tenancy.responses import ResponseSealer
@@ -79,3 +83,22 @@ def request_log_for(settings: Settings, run_dir: Path, pepper: Pepper, purges: C
         sinks.append(ParquetRequests(settings.base_dir / written.parquet, secrets.token_hex(4), written.parquet_days, time.time))
     collector = RequestCollector(run_dir, store, prepare, purges, time.time, hours=written.hours, most=written.max_requests, sinks=sinks)
     return OpenRequestLog(RequestLog(collector, request_sealer(settings, pepper)), close)
+
+
+def captures_for(
+    settings: Settings,
+    pepper: Pepper,
+    ring: RequestRing | None,
+    digest_of_user: Callable[[str], str],
+    log_defect: Callable[[BaseException, str], None],
+) -> Captures | None:
+    """What keeps the texts of a worker's requests; None where no request log is kept. Must be called in the worker's running loop.
+
+    Raises:
+        SecretError: the pepper of before is configured and missing.
+    """
+    if ring is None:
+        return None
+    soon = asyncio.get_running_loop().call_soon_threadsafe
+    executor = ThreadPoolExecutor(1, "request-content")  # its thread starts with the first text
+    return Captures(ring, request_sealer(settings, pepper), executor, soon, digest_of_user, log_defect)

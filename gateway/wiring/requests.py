@@ -47,9 +47,11 @@ from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabula
 from gateway.queue.pool_queue import PoolQueue, PoolQueues, everything
 from gateway.queue.preempt import Preemption
 from gateway.record import Record
+from gateway.request.feedback import FeedbackService
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
+from gateway.request_log.capture import Captures
 from gateway.telemetry.answer_samples import AnswerSamples
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.answers import answers_in_memory
@@ -182,6 +184,8 @@ def deps_for(
     responses: ResponseStore | None = None,
     background: BackgroundRuns | None = None,
     conversations: ConversationStore | None = None,
+    feedback: FeedbackService | None = None,
+    captures: Captures | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -193,6 +197,8 @@ def deps_for(
         responses: where Responses are stored; None for nowhere.
         background: the Responses in the background of this worker; None for none.
         conversations: where conversations are kept; None for nowhere.
+        feedback: keeps ratings; None for none.
+        captures: keeps the texts of requests; None for none.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -282,6 +288,8 @@ def deps_for(
         background=background,
         conversations=conversations,
         tracing=tracing_for(settings),
+        feedback=feedback,
+        captures=captures,
     )
     detectors.build(settings, deps)
     deps.answers.semantic = SemanticOnDemand(settings, deps)

@@ -24,6 +24,7 @@ from gateway.config.secrets import SecretError
 from gateway.ledger.bookkeeper import Bookkeeper
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.decision_log import DecisionLog
+from gateway.request.feedback import FeedbackService
 from gateway.rollouts.aborts import PendingAborts
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
@@ -33,8 +34,10 @@ from tenancy.audit import Entry, canonical
 from tenancy.background import BackgroundStore
 from tenancy.conversations import ConversationStore
 from tenancy.directory_ports import DirectorySource
+from tenancy.feedback import FeedbackBook
 from tenancy.journal import JournalAway
 from tenancy.keys import Pepper
+from tenancy.periods import DAY_S
 from tenancy.responses import ResponseSealer, ResponseStore
 from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import (
@@ -43,6 +46,7 @@ from tenancy.stores.sql import (
     SqlCachePurges,
     SqlConversations,
     SqlDirectory,
+    SqlFeedback,
     SqlJournal,
     SqlMemberStore,
     SqlPolicyVersions,
@@ -68,6 +72,7 @@ __all__ = [
     "bookkeeper_for",
     "decision_log_for",
     "directory_watch_for",
+    "feedback_for",
     "open_stores",
     "prepare_store",
     "stores_on",
@@ -96,6 +101,8 @@ class Stores:
     """Responses in the background; None as before."""
     conversations: ConversationStore | None
     """Conversations; None as before."""
+    feedback: FeedbackBook | None
+    """Ratings of answers; None as before."""
     close: Callable[[], Awaitable[None]]
 
 
@@ -172,11 +179,12 @@ def stores_on(
     responses: ResponseStore | None = None,
     background: BackgroundStore | None = None,
     conversations: ConversationStore | None = None,
+    feedback: FeedbackBook | None = None,
 ) -> Stores:
     """The stores of one database, over the connections of `engine`."""
     members, adapters = SqlMemberStore(engine), SqlAdapterStore(engine)
     purges, spend, rollouts = SqlCachePurges(engine), SqlSpendReader(engine), SqlRolloutStore(engine)
-    of_callers = responses, background, conversations
+    of_callers = responses, background, conversations, feedback
     return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, *of_callers, engine.dispose)
 
 
@@ -187,7 +195,7 @@ def open_stores(settings: Settings, pepper: Pepper) -> Stores:
         settings.sql_url, RESPONSE_CONNECTIONS
     )  # so that requests and what keeps the worker current never wait for each other
     sealer = _sealer(settings, pepper)
-    kept = SqlBackgroundResponses(own, sealer, time.time), SqlConversations(own, sealer, time.time)
+    kept = SqlBackgroundResponses(own, sealer, time.time), SqlConversations(own, sealer, time.time), SqlFeedback(own)
     stores = stores_on(engine, SqlResponses(own, sealer, time.time), *kept)
 
     async def close() -> None:
@@ -206,6 +214,18 @@ def _sealer(settings: Settings, pepper: Pepper) -> ResponseSealer:
 def background_runs_for(stores: Stores) -> BackgroundRuns | None:
     """A worker's Responses in the background, under a name that no other process has. Must be called in the process that uses it."""
     return None if stores.background is None else BackgroundRuns(stores.background, f"worker-{secrets.token_hex(16)}", time.time)
+
+
+def feedback_for(settings: Settings, stores: Stores, count: Callable[[str, str], None]) -> FeedbackService | None:
+    """Keeps ratings of answers; None where they are switched off.
+
+    Args:
+        count: called with the tenant and the rating of each that is kept.
+    """
+    kept = settings.feedback
+    if stores.feedback is None or not kept.enabled:
+        return None
+    return FeedbackService(stores.feedback, kept.max_per_tenant, kept.retention_days * DAY_S, count)
 
 
 def directory_watch_for(settings: Settings, stores: Stores, pepper: Pepper) -> DirectoryWatch:

@@ -10,6 +10,7 @@ from domain.rollouts import StoredRollout
 from policies.rollout.assignment import Arm, assign, mirrored
 from policies.rollout.document import RolloutDocument, document_of
 from policies.rollout.progress import OVER, RolloutState, shares
+from policies.rollout.samples import JUDGED
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -34,6 +35,8 @@ class Running(msgspec.Struct, frozen=True):
     """The public names of the models whose requests take part; None for all."""
     max_shadows: int = 0
     """Mirrored requests in flight per worker, at most."""
+    judged: bool = False
+    """Whether the judge compares answers of both arms for its verdict."""
 
     def is_about(self, tenant: str, model: str) -> bool:
         """Whether this tenant's requests for this model take part in the rollout."""
@@ -161,4 +164,5 @@ def _running(stored: StoredRollout, document: RolloutDocument) -> Running:
         frozenset(document.tenants) if document.tenants else None,
         frozenset(document.models) if document.models else None,
         document.shadow.max_in_flight if document.shadow else 0,
+        JUDGED in plan.terms.margins,
     )

@@ -54,6 +54,12 @@ class Metric(msgspec.Struct, frozen=True):
     unit: str = ""
     per_unit: float = 1.0
     """The factor that converts a value into `unit`."""
+    by_default: bool = True
+    """Whether every rollout compares it; else those alone that name its margin."""
+
+
+JUDGED: Final = "judged"
+"""The metric of the judge (`gateway/judge`): whether an arm's answer lost against the other arm's."""
 
 
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
@@ -67,6 +73,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             Metric("itl", "inter-token latency", Scale.RATIO, 0.05, 0.075, unit=" ms", per_unit=1e3),
             Metric("output_tokens", "output length", Scale.RATIO, 0.15, 0.12, Worse.EITHER, " tokens"),
             Metric("token_cost", "cost per output token", Scale.RATIO, 0.10, 0.05, unit=" nano-USD"),
+            Metric(JUDGED, "comparisons lost", Scale.SHARE, 0.05, 0.1, by_default=False),
         )
     }
 )

@@ -93,7 +93,9 @@ def share_low(hits: float, n: float, alpha: float) -> float:
 TIGHT_AT: Final = 200.0
 """Requests (weights, see `evidence`) at which bounds of ratios are tightest: about as many as reveal a fifth more inter-token latency."""
 
-DEFAULT_MARGINS: Final[Mapping[str, float]] = MappingProxyType({name: metric.margin for name, metric in METRICS.items()})
+DEFAULT_MARGINS: Final[Mapping[str, float]] = MappingProxyType(
+    {name: metric.margin for name, metric in METRICS.items() if metric.by_default}
+)
 
 
 class Judgement(Enum):
@@ -200,7 +202,8 @@ _ORDER: Final = {Judgement.WORSE: 0, Judgement.UNDECIDED: 1, Judgement.GOOD_ENOU
 def judge(terms: ComparisonTerms, evidence: Evidence) -> Verdict:
     """The verdict of the evidence so far.
 
-    Metrics without samples of either arm (no streams, no costs) are left out.
+    Metrics without samples of either arm (no streams, no costs) are left out. One that a rollout has to ask for is not: what was asked for
+    is waited for.
     """
     findings = []
     for name, margin in terms.margins.items():
@@ -213,6 +216,8 @@ def judge(terms: ComparisonTerms, evidence: Evidence) -> Verdict:
             findings.append(_of_ratio(metric, margin, alpha, terms, ratio))
         elif share is not None and share.canary_n:
             findings.append(_of_share(metric, margin, alpha, terms, share))
+        elif not metric.by_default:
+            findings.append(MetricFinding(name, Judgement.UNDECIDED, 0, 0.0, 0.0, -1.0, inf, terms.alpha))
     findings.sort(key=lambda finding: _ORDER[finding.judgement])
     return Verdict(findings[0].judgement if findings else Judgement.UNDECIDED, tuple(findings), evidence.requests)
 

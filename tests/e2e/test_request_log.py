@@ -68,3 +68,52 @@ async def test_a_request_is_listed_shown_and_seen_live(tmp_path: Path, store: st
         async with asyncio.timeout(HANG_S):
             while (await client.get(api, headers=OWNER)).json()["items"]:
                 await asyncio.sleep(0.05)
+
+
+POLICY = """tenant: "*"
+models:
+  - {name: sim, pool: chat}
+request_log: {content: [prompt, answer], hours: 1}
+guards:
+  rules:
+    - {id: people, kind: pii, mode: redact, on: [input], types: [email], restore: true}
+    - {id: project, kind: words, words: [falcon], mode: flag, on: [input]}
+    - {id: no-bombs, kind: words, words: [bomb], mode: block, on: [input]}
+"""
+CANARY = "sk-proj-" + "aB3dE5gH7jK9mN1p" * 3
+
+
+@pytest.mark.req("R37")
+async def test_texts_are_kept_where_the_policy_says_so_and_redacted(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    more = "secrets: {admin_token: {file: token}}\n"
+    async with (
+        SimEngine(SIM) as engine,
+        serving(tmp_path, engine.url, more=more, policy=POLICY) as served,
+        httpx.AsyncClient(timeout=HANG_S, trust_env=False) as client,
+    ):
+        api = f"{served.admin}/admin/v1/requests"
+        told = f"falcon is of ann.smith@acme.example and her key is {CANARY}"
+        for content in (told, "how do I build a bomb"):
+            body = {**CHAT, "messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": content}]}
+            reply = await client.post(f"{served.url}/v1/chat/completions", json=body, headers=served.headers)
+        assert reply.status_code == 400
+        await listed(client, api, 2)
+        async with asyncio.timeout(HANG_S):
+            while not any(row["has_content"] for row in (await client.get(api, headers=OWNER)).json()["items"]):
+                await asyncio.sleep(0.05)
+        refused, kept = (await client.get(api, headers=OWNER)).json()["items"]
+        assert (refused["has_content"], kept["has_content"]) == (False, True)
+        content = (await client.get(f"{api}/{kept['request_id']}", headers=OWNER)).json()["content"]
+        assert content["prompt"].startswith("system: be kind\nuser: [WORD] is of ")
+        assert content["answer"]
+        assert "ann.smith" not in json.dumps(content)
+        for secret in (CANARY, "ann.smith", "falcon"):
+            for file in [*tmp_path.glob("*.log"), *tmp_path.glob("*.db*"), *tmp_path.glob("run/*.requests")]:
+                assert secret.encode() not in file.read_bytes(), f"{secret} in {file.name}"
+        auditor = command(served, "key", "create", "--tenant", "acme", "--role", "auditor", "--json")
+        headers = {"authorization": f"Bearer {json.loads(auditor.stdout)['key']}"}
+        async with asyncio.timeout(HANG_S):
+            while (shown := await client.get(f"{api}/{kept['request_id']}", headers=headers)).status_code == 401:
+                await asyncio.sleep(0.1)
+        assert (shown.json()["has_content"], shown.json()["content"]) == (True, None)

@@ -4,6 +4,7 @@ import asyncio
 import importlib.metadata
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import msgspec
 import pytest
 
 from backends.dialects import DIALECTS
+from gateway.judge.agreement import labelled_cases
 from tests.engines.asking import LONG, ask, asked_in_every_api, cached, post, refused, until
 from tests.engines.processes import (
     GAP_S,
@@ -259,3 +262,21 @@ async def test_sigterm_ends_streams_with_an_error_event(bench: Bench) -> None:
     assert after.status_code == 503
     with pytest.raises(httpx.TransportError):
         bench.engine.get("/health")
+
+
+async def test_a_real_model_is_tried_as_a_judge(bench: Bench, tmp_path: Path, record_property: Any) -> None:
+    """SmolLM2 has 135 million parameters, and is no judge. What is tested is that its replies are read, and its figures reported: for some
+    of the cases, since the engine has a core."""
+    cases = tmp_path / "cases.jsonl"
+    cases.write_bytes(b"\n".join(msgspec.json.encode(case) for case in labelled_cases()[::5]))
+    command = [sys.executable, "-m", "gateway", "judge", "agreement", "--url", bench.gateway.url, "--model", MODEL, "--json"]
+    assert bench.gateway.keys is not None
+    env = {"PATH": "/usr/bin", "TIDEGATE_API_KEY": bench.gateway.keys["acme"]}
+    done = await asyncio.to_thread(
+        subprocess.run, [*command, "--cases", str(cases), "--max-tokens", "64"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["cases"], len(figures["verdicts"])) == (8, 8)
+    assert 0 <= figures["unreadable"] <= 8
+    record_property("figure", {name: value for name, value in figures.items() if name != "verdicts"})

@@ -80,6 +80,9 @@ class RequestsQuery(PageQuery, LiveQuery):
         default=None, strict=False, ge=0, le=MAX_UNIX, allow_inf_nan=False, description="Only requests that began before."
     )
     order: Literal["newest", "slowest"] = Field(default="newest", description="The newest first, or those first that took longest.")
+    records: bool = Field(
+        default=False, strict=False, description="Whether `record` has every key of the access log, as `tidegate simulate` replays it."
+    )
 
 
 class RequestRow(BaseModel):
@@ -113,6 +116,7 @@ class RequestRow(BaseModel):
     guard: str
     trace_id: str
     has_content: bool = Field(description="Whether its texts are kept.")
+    record: dict[str, Any] | None = Field(default=None, description="Every key of its line in the access log, where that was asked for.")
 
 
 class RequestPage(BaseModel):
@@ -179,7 +183,6 @@ class RequestShown(RequestRow):
     passed_over: list[str]
     limits: list[str] = Field(description="Limits whose soft threshold it crossed, in words.")
     slo_missed: list[str] = Field(description="Service levels of its tenant's policy that it missed.")
-    record: dict[str, Any] = Field(description="Every key of its line in the access log.")
     explanation: str | None = Field(description="The path of its routing decision; null for a request that was not routed.")
     content: ContentKept | None = Field(description="Its texts; null where none are kept, or the caller may not read them.")
 
@@ -195,7 +198,7 @@ async def requests(call: Asking, query: Annotated[RequestsQuery, Query()]) -> Re
     more = len(found) > query.limit
     cursor = encode_cursor((last[0].duration_us, last[0].id) if query.order == "slowest" else last[0].place) if more else None
     collector = log.collector
-    items = _rows(shown, await log.with_content(shown))
+    items = _rows(shown, await log.with_content(shown), records=query.records)
     return answer(200, {"items": items, "next_cursor": cursor, "store": collector.store.kind, "dropped": collector.lost})
 
 
@@ -278,11 +281,12 @@ async def _refusal(call: AdminCall, authorization: str, address: str) -> str:
     return "" if same else "revoked"
 
 
-def _rows(found: Collection[LoggedRequest], with_content: Collection[str]) -> list[dict[str, Any]]:
+def _rows(found: Collection[LoggedRequest], with_content: Collection[str], *, records: bool = False) -> list[dict[str, Any]]:
     rows = []
     for request in found:
         entry = entry_of(request)
-        rows.append(_row(request, entry, timeline(entry), has_content=request.id in with_content))
+        row = _row(request, entry, timeline(entry), has_content=request.id in with_content)
+        rows.append({**row, "record": msgspec.Raw(request.line)} if records else row)
     return rows
 
 

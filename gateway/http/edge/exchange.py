@@ -80,11 +80,13 @@ NOBODY: Final = Listener()
 
 
 class OwnRequest(msgspec.Struct, frozen=True):
-    """Says of a request that the gateway itself makes, a line of a batch, for whom it is made."""
+    """Says of a request that the gateway itself makes, a line of a batch or a question of the judge, for whom it is made."""
 
     caller: Caller
     price_percent: int = 100
     """What the request costs, in percent of its model's price."""
+    pool: str = ""
+    """The pool that is to answer, an arm of a rollout that is in force; empty for the model's own."""
 
 
 class Exchange(msgspec.Struct, eq=False):

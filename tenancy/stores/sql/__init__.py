@@ -8,6 +8,7 @@ from tenancy.stores.sql.batches import SqlBatches
 from tenancy.stores.sql.cache_purges import SqlCachePurges
 from tenancy.stores.sql.conversations import SqlConversations
 from tenancy.stores.sql.directory import SqlDirectory
+from tenancy.stores.sql.feedback import SqlFeedback
 from tenancy.stores.sql.files import SqlFiles
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
 from tenancy.stores.sql.ledger import SqlUsageStore
@@ -29,6 +30,7 @@ __all__ = [
     "SqlChange",
     "SqlConversations",
     "SqlDirectory",
+    "SqlFeedback",
     "SqlFiles",
     "SqlJournal",
     "SqlMemberStore",

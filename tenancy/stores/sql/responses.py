@@ -40,6 +40,7 @@ from tenancy.stores.sql.schema_conversations import (
     forgotten_conversations,
     remove_conversations,
 )
+from tenancy.stores.sql.schema_feedback import erased_feedback, forgotten_feedback, past_feedback
 from tenancy.stores.sql.transaction import SqlConnections
 
 READ_WITHIN_S: Final = 5.0
@@ -239,6 +240,7 @@ class SqlResponseKeeper:
             count, sums = await remove_background(connection, theirs)
             more, others = await remove_conversations(connection, in_conversations)
             count += more + await _remove(connection, of_user)
+            count += (await connection.execute(erased_feedback(tenant, end_users, before_unix))).rowcount
             await give_room(connection, Counter(sums) + Counter(others))  # behind all removals, so that no two of these wait for each other
             return count
 
@@ -255,9 +257,19 @@ class SqlResponseKeeper:
                     break
         removed += await self._sweep(background_response, remove_background)
         removed += await self._sweep(conversation, remove_conversations)
+        removed += await self._sweep_feedback()
         async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
             await connection.execute(sa.delete(stored_bytes).where(stored_bytes.c.tenant.in_(retired), stored_bytes.c.bytes <= 0))
         return removed
+
+    async def _sweep_feedback(self) -> int:
+        removed = 0
+        while True:
+            async with away(WRITE_WITHIN_S), self._engine.begin() as connection:
+                count = (await connection.execute(past_feedback(self._wall(), SWEPT_AT_ONCE))).rowcount
+            removed += count
+            if count < SWEPT_AT_ONCE:
+                return removed
 
     async def _sweep(
         self, table: sa.Table, remove: Callable[[AsyncConnection, sa.ColumnElement[bool]], Awaitable[tuple[int, Counter[str]]]]
@@ -279,7 +291,7 @@ class SqlResponseKeeper:
 def forgotten_responses(tenant: TenantId) -> tuple[sa.Delete, ...]:
     """What removes all Responses of a tenant that is being deleted, in its transaction."""
     stored = sa.delete(stored_response).where(_is_of(tenant)), sa.delete(stored_bytes).where(stored_bytes.c.tenant == tenant)
-    return *forgotten_background(tenant), *forgotten_conversations(tenant), *stored
+    return *forgotten_background(tenant), *forgotten_conversations(tenant), forgotten_feedback(tenant), *stored
 
 
 def _is_of(tenant: TenantId) -> "sa.ColumnElement[bool]":

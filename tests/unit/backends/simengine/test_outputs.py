@@ -287,3 +287,28 @@ async def test_a_guard_models_answer_can_be_cut_short() -> None:
 
 async def test_a_guard_model_refuses_an_empty_chat_as_before() -> None:
     assert (await asked(settings(guard={"bomb": "S9"}), messages=[])).status_code == 400
+
+
+# --- a judge --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ({"REQUEST": "a bad question", "ANSWER": "a fine answer"}, '"score": 5'),
+        ({"REQUEST": "x", "ANSWER": "MAYBE it is bad"}, '"score": 1'),
+        ({"REQUEST": "x", "A": "maybe", "B": "yes"}, '"better": "B"'),
+        ({"REQUEST": "x", "A": "maybe", "B": "bad"}, '"better": "A"'),
+        ({"REQUEST": "x", "A": "yes", "B": "no"}, '"better": "tie"'),
+    ],
+)
+async def test_a_judge_scores_by_words_and_prefers_the_greater_score(answers: dict[str, str], says: str) -> None:
+    question = "\n".join(f'mark {name}\n"{text}"' for name, text in answers.items()) + "\nmark END"
+    judge = settings(judge={"maybe": 2, "bad": 1})
+    reply = (await asked(judge, messages=[{"role": "user", "content": question}], max_tokens=64)).json()
+    assert says in reply["choices"][0]["message"]["content"]
+
+
+async def test_a_judge_answers_other_chats_with_words() -> None:
+    reply = (await asked(settings(judge={"bad": 1}), messages=[{"role": "user", "content": "bad"}], max_tokens=5)).json()
+    assert "score" not in reply["choices"][0]["message"]["content"]

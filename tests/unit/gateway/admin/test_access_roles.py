@@ -16,7 +16,7 @@ from tests.unit.gateway.fleet.test_registry import body
 ROLES = [*(role.value for role in Role), "none"]
 TENANTS = ("acme", "rivals")
 STALE = {"if-match": '"not-what-is-there"'}
-SHARED = {"/usage", "/cache", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
+SHARED = {"/usage", "/feedback", "/cache", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
 """Routes open to tenant-admins whose path names no tenant."""
 
 

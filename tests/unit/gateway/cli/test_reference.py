@@ -87,6 +87,7 @@ SHARED_VERBS = {"apply", "check", "create", "delete", "disable", "enable", "list
 """Verbs that mean the same in every group."""
 OWN_VERBS = {
     "abort",
+    "agreement",
     "alerts",
     "close",
     "diff",
