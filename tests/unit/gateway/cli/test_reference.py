@@ -95,6 +95,7 @@ OWN_VERBS = {
     "explain",
     "export",
     "fetch",
+    "forecast",
     "history",
     "litellm",
     "pause",
