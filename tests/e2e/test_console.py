@@ -16,7 +16,7 @@ from playwright.async_api import Browser, expect
 
 from backends.simengine import SimEngine
 from tests.browser import NARROW, WIDE, chromium, console_page, findings, overflows, screenshot, show, sign_in, signed_in
-from tests.e2e.test_admin_api import TOKEN, command, governed
+from tests.e2e.test_admin_api import TOKEN, command, governed, status_within
 from tests.e2e.test_backend_commands import SIM
 from tests.e2e.test_serve import Served
 from tests.timing import HANG_S
@@ -37,6 +37,9 @@ async def key_with(served: Served, role: str, tenant: str = "acme") -> dict[str,
     done = await asyncio.to_thread(command, served, "key", "create", "--tenant", tenant, "--role", role, "--json")
     assert done.returncode == 0, done.stderr
     made: dict[str, Any] = json.loads(done.stdout)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        headers = {"authorization": f"Bearer {made['key']}"}
+        await status_within(client, f"{served.admin}/admin/v1/self", headers, 200, HANG_S)
     return made
 
 
@@ -63,7 +66,8 @@ async def test_a_person_signs_in_and_sees_a_request_arrive(tmp_path: Path) -> No
 
 
 async def test_a_page_loads_nothing_from_elsewhere_and_runs_no_script_of_a_text(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (served, browser), console_page(browser, served.admin) as page:
+    blocked = "inline event handler violates"
+    async with opened(tmp_path) as (served, browser), console_page(browser, served.admin, meant=blocked) as page:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(urlsplit(request.url).netloc))
         await sign_in(page, TOKEN)
@@ -119,7 +123,7 @@ async def test_a_revoked_key_is_signed_out_within_seconds(tmp_path: Path) -> Non
         made = await key_with(served, "operator")
         async with signed_in(browser, served.admin, made["key"]) as page:
             await show(page, "Gateway")
-            done = await asyncio.to_thread(command, served, "key", "revoke", made["id"], "--tenant", "acme")
+            done = await asyncio.to_thread(command, served, "key", "revoke", made["id"], "--tenant", "acme", "--yes")
             assert done.returncode == 0, done.stderr
             await expect(page.get_by_role("heading", name="Sign in")).to_be_visible(timeout=20_000)
             await expect(page.get_by_role("status")).to_contain_text("does not count any more")

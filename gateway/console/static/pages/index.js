@@ -2,11 +2,13 @@
 import { Fleet } from "./fleet.js";
 import { Health } from "./health.js";
 import { Overload } from "./overload.js";
+import { Requests } from "./requests.js";
 
 const READERS = ["owner", "admin", "operator", "billing", "auditor"];
 
 export const PAGES = [
   { key: "fleet", title: "Fleet", roles: READERS, view: Fleet },
+  { key: "requests", title: "Requests", roles: [...READERS, "tenant-admin"], view: Requests },
   { key: "overload", title: "Overload", roles: READERS, view: Overload },
   { key: "health", title: "Gateway", roles: READERS, view: Health },
 ];
