@@ -75,6 +75,7 @@ ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("POST", "/keys/{key_id}/revoke"): ADMINS_AND_OWN,
     ("GET", "/limits"): READERS_AND_OWN,
     ("GET", "/limits/state"): READERS_AND_OWN,
+    ("GET", "/limits/forecast"): READERS_AND_OWN,
     ("GET", "/limits/alerts"): READERS,
     ("GET", "/limits/{limit_id:path}"): READERS_AND_OWN,
     ("PUT", "/limits/{limit_id:path}"): RUNNERS_AND_OWN,

@@ -157,6 +157,23 @@ def list_alerts(
     output.show(rows, ("at", "limit", "percent", "result", "attempts"), alerts, expendable=("attempts",))
 
 
+@limit_app.command("forecast")
+def limit_forecast(
+    gateway: GatewayOptions,
+    output: OutputOptions,
+    name: Annotated[str, typer.Argument(help="The tenant, or the organisation or model with --level.")] = "",
+    level: Annotated[str, typer.Option(help="tenant, organisation, model or global.")] = "tenant",
+) -> None:
+    """Print what budgets will have spent at the end of their windows, at the pace of the last seven days."""
+    found = gateway.api().items(f"{API}/limits/forecast?level={segment(level)}&name={segment(name)}")
+    if not found:
+        err.print("no limit of the meter cost_usd; set one: tidegate limit set tenant:NAME:cost_usd:month 50", markup=False)
+    moments = ("ends_unix", "reached_unix")
+    rows = [{**_for_people(one), **{key: "" if one[key] is None else moment(one[key]) for key in moments}} for one in found]
+    rows = [{**row, "ends": row["ends_unix"], "spent_up": row["reached_unix"]} for row in rows]
+    output.show(rows, ("id", "amount", "spent", "pace_per_day", "expected", "ends", "spent_up"), found, expendable=("ends",))
+
+
 @limit_app.command("raise")
 def raise_limit(
     limit: LimitId,

@@ -13,6 +13,7 @@ from gateway.admin.routes.cache import router as cache
 from gateway.admin.routes.caller import router as caller
 from gateway.admin.routes.explanations import router as explanations
 from gateway.admin.routes.feedback import router as feedback
+from gateway.admin.routes.forecasts import router as forecasts
 from gateway.admin.routes.gateway import router as gateway
 from gateway.admin.routes.keys import router as keys
 from gateway.admin.routes.limits import add_item_routes
@@ -40,6 +41,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     limits,
     limit_state,
     alerts,
+    forecasts,
     limit_items,
     prices,
     usage,

@@ -156,12 +156,21 @@ class LimitPage(BaseModel):
     next_cursor: str | None
 
 
+class LimitQuery(PageQuery):
+    """The limits to show."""
+
+    tenant: str = Field(default="", max_length=63, description="Only limits of this tenant and of its projects, keys and end users.")
+
+
 @router.get("/limits", response_model=LimitPage, responses=READ_ERRORS, summary="List limits")
-async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Response:
+async def list_all(call: Asking, query: Annotated[LimitQuery, Query()]) -> Response:
     """Show limits by id; a tenant-admin sees those of his tenant and below."""
     after = decode_cursor(query.cursor, str) or ""
+    owner = call.own(query.tenant) if query.tenant else call.tenant
     async with call.parts.reading() as directory:
-        records = await directory.limits.page(call.tenant, after, query.limit + 1)
+        if query.tenant:
+            await directory.tenants.get(call.tenant, TenantId(query.tenant))
+        records = await directory.limits.page(owner, after, query.limit + 1)
     return answer(200, page_of(records, query.limit, limit_shown, lambda record: _cursor_of(record.limit)))
 
 
@@ -335,13 +344,18 @@ limit_state_router = APIRouter(route_class=GuardedRoute, tags=["Limits"])
 TAG_PREFIXES: Final = {"organisation": "org/", "model": "model/", "global": GLOBAL_TAG, "tenant": ""}
 
 
-class StateQuery(PageQuery):
+class ScopeQuery(PageQuery):
     """The scope whose limits to show."""
 
     level: Literal["global", "model", "organisation", "tenant"] = Field(
         default="tenant", description="Level of the limits; `tenant` includes all levels below the tenant."
     )
     name: str = Field(default="", max_length=256, description="Name of the tenant, organisation or model.")
+
+
+class StateQuery(ScopeQuery):
+    """The scope whose limits to show."""
+
     user: str | None = Field(default=None, max_length=512, description="An end user; without one, limits per user are left out.")
 
 
@@ -373,6 +387,14 @@ class LimitStates(BaseModel):
 @limit_state_router.get("/limits/state", response_model=LimitStates, responses=READ_ERRORS, summary="How limits stand now")
 async def state(call: Asking, query: Annotated[StateQuery, Query()]) -> Response:
     """Show how the limits of one tenant, organisation or model, or of the gateway, stand."""
+    records, cursor = await limits_of_scope(call, query)
+    label = "" if query.user is None else digest_of_label(query.user)
+    states = await states_of(call, query, [line for record in records if (line := _line(call, record, label)) is not None])
+    return answer(200, {"items": list(map(_shown, states)), "next_cursor": cursor})
+
+
+async def limits_of_scope(call: AdminCall, query: ScopeQuery) -> tuple[list[LimitRecord], str | None]:
+    """A page of the limits of a scope, and the cursor of the next one. Raises Problem."""
     if call.tenant is not None and (query.level, query.name) != ("tenant", call.tenant):
         raise not_found()
     if bool(query.name) is (query.level == "global"):
@@ -383,14 +405,15 @@ async def state(call: Asking, query: Annotated[StateQuery, Query()]) -> Response
     async with call.parts.reading() as directory:
         records = await _records(directory, query, after)
     shown = records[: query.limit]
-    more = len(records) > query.limit
-    label = "" if query.user is None else digest_of_label(query.user)
-    lines = tuple(line for record in shown if (line := _line(call, record, label)) is not None)
-    states = await call.parts.limit_states(Group(f"{TAG_PREFIXES[query.level]}{query.name}", lines)) if lines else []
-    return answer(200, {"items": list(map(_shown, states)), "next_cursor": encode_cursor(_cursor_of(shown[-1].limit)) if more else None})
+    return shown, encode_cursor(_cursor_of(shown[-1].limit)) if len(records) > query.limit else None
 
 
-async def _records(directory: DirectoryChange, query: StateQuery, after: str) -> list[LimitRecord]:
+async def states_of(call: AdminCall, query: ScopeQuery, lines: list[LimitLine]) -> list[LimitUsage]:
+    """How lines of the limits of one scope stand now."""
+    return await call.parts.limit_states(Group(f"{TAG_PREFIXES[query.level]}{query.name}", tuple(lines))) if lines else []
+
+
+async def _records(directory: DirectoryChange, query: ScopeQuery, after: str) -> list[LimitRecord]:
     if query.level == "tenant":
         owner = TenantId(query.name)
         await directory.tenants.get(owner, owner)

@@ -50,7 +50,7 @@ async function send(method, url, { body, headers = {}, signal } = {}) {
 }
 
 const query = (params) => {
-  const pairs = Object.entries(params ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const pairs = Object.entries(params ?? {}).flatMap(([name, value]) => (Array.isArray(value) ? value.map((one) => [name, one]) : [[name, value]])).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return pairs.length ? `?${new URLSearchParams(pairs)}` : "";
 };
 

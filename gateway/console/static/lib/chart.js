@@ -75,6 +75,41 @@ export function Chart({ title, times, series, format = count, stacked = false, t
   </figure>`;
 }
 
+/** A round number that is at least so large: 1, 2, 2.5 or 5 times a power of ten. */
+function roundTop(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((top) => top >= value * 0.999999);
+}
+
+/**
+ * Amounts per day as stacked columns. `days`: texts as 2026-11-28; `series`: {label, values} with one amount for each day. The sum of each
+ * series is in the legend as text.
+ */
+export function Columns({ title, days, series, format = count, empty = "Nothing in this time" }) {
+  const drawn = series.map((one, at) => ({ ...one, index: (at % 8) + 1, sum: one.values.reduce((sum, value) => sum + (value ?? 0), 0) }));
+  const highest = Math.max(0, ...days.map((_day, at) => drawn.reduce((sum, { values }) => sum + (values[at] ?? 0), 0)));
+  const top = highest > 0 ? roundTop(highest) : 1;
+  const short = (day) => new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" }).format(new Date(day));
+  return html`<figure class="chart panel" style=${{ margin: 0 }} role="group" aria-label=${title}>
+    <figcaption><h3>${title}</h3></figcaption>
+    <div class="columns" aria-hidden="true">
+      <div class="scale">${highest > 0 ? [top, top / 2, 0].map((value) => html`<span key=${value}>${format(value)}</span>`) : null}</div>
+      <div class="plot">${highest > 0 ? html`<svg viewBox=${`0 0 ${days.length} 100`} preserveAspectRatio="none">
+        ${[0, 50].map((y) => html`<line key=${y} class="grid-line" x1="0" x2=${days.length} y1=${y + 0.2} y2=${y + 0.2} />`)}
+        ${days.map((day, at) => {
+          let y = 100;
+          return drawn.map(({ label, values, index }) => {
+            const height = ((values[at] ?? 0) / top) * 100;
+            y -= height;
+            return height > 0 ? html`<rect key=${label} class=${`c${index}`} x=${at + 0.1} width="0.8" y=${y} height=${height}><title>${`${label}, ${day}: ${format(values[at])}`}</title></rect>` : null;
+          });
+        })}</svg>` : html`<div class="none">${empty}</div>`}</div>
+      <div class="days"><span>${days.length > 0 && short(days[0])}</span>${days.length > 2 && html`<span>${short(days[Math.floor(days.length / 2)])}</span>`}${days.length > 1 && html`<span>${short(days.at(-1))}</span>`}</div>
+    </div>
+    <ul class="legend">${drawn.map(({ label, index, sum }) => html`<li key=${label} class="break"><i class=${`c${index}`} aria-hidden="true"></i>${label} <strong>${format(sum)}</strong></li>`)}</ul>
+  </figure>`;
+}
+
 /** Named values as horizontal bars, each with its words: [{label, value, words?, kind?}]. */
 export function Bars({ title, bars, format = count, most }) {
   const top = most ?? Math.max(...bars.map(({ value }) => Math.abs(value ?? 0)), 1e-9);

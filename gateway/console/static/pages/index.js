@@ -3,12 +3,16 @@ import { Fleet } from "./fleet.js";
 import { Health } from "./health.js";
 import { Overload } from "./overload.js";
 import { Requests } from "./requests.js";
+import { Tenants } from "./tenants.js";
+import { UsagePage } from "./usage.js";
 
 const READERS = ["owner", "admin", "operator", "billing", "auditor"];
 
 export const PAGES = [
   { key: "fleet", title: "Fleet", roles: READERS, view: Fleet },
   { key: "requests", title: "Requests", roles: [...READERS, "tenant-admin"], view: Requests },
+  { key: "tenants", title: "Tenants & keys", roles: [...READERS, "tenant-admin"], view: Tenants },
+  { key: "usage", title: "Usage & cost", roles: [...READERS, "tenant-admin"], view: UsagePage },
   { key: "overload", title: "Overload", roles: READERS, view: Overload },
   { key: "health", title: "Gateway", roles: READERS, view: Health },
 ];

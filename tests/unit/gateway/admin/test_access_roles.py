@@ -16,7 +16,9 @@ from tests.unit.gateway.fleet.test_registry import body
 ROLES = [*(role.value for role in Role), "none"]
 TENANTS = ("acme", "rivals")
 STALE = {"if-match": '"not-what-is-there"'}
-SHARED = {"/usage", "/feedback", "/cache", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
+OF_A_NAME = {"/limits/state", "/limits/forecast"}
+"""Routes whose query names the tenant."""
+SHARED = {"/usage", "/feedback", "/cache", "/openapi.json", "/self", "/tenants", "/limits"} | OF_A_NAME
 """Routes open to tenant-admins whose path names no tenant."""
 
 
@@ -70,7 +72,7 @@ class World:
         )
         if path.startswith("/cache/entries"):
             path += f"?tenant={tenant}"
-        if path == "/limits/state":
+        if path in OF_A_NAME:
             path += f"?name={tenant}"
         number = next(self.numbers)
         value = {
@@ -152,7 +154,7 @@ async def test_every_route_answers_every_role_as_the_table_says(world: World, re
         for role, tenant in itertools.product(ROLES, TENANTS):
             reply = await world.ask(method, template, bearer(role, "acme"), tenant)
             allowed = role != "none" and Role(role) in roles
-            foreign = role == "tenant-admin" and tenant == "rivals" and (template not in SHARED or template == "/limits/state")
+            foreign = role == "tenant-admin" and tenant == "rivals" and (template not in SHARED or template in OF_A_NAME)
             wanted = {401} if role == "none" else {403} if not allowed else {404} if foreign else expected(method, template)
             assert reply.status_code in wanted, (method, template, role, tenant, reply.status_code, reply.text)
             if role == "tenant-admin" and allowed:
@@ -174,6 +176,8 @@ async def test_what_belongs_to_another_tenant_looks_like_what_does_not_exist(wor
         ("/limits/tenant:rivals:requests:minute", "/limits/tenant:nobody:requests:minute"),
         ("/limits/organisation:corp:requests:minute", "/limits/organisation:none:requests:minute"),
         ("/limits/state?name=rivals", "/limits/state?name=nobody"),
+        ("/limits/forecast?name=rivals", "/limits/forecast?name=nobody"),
+        ("/limits?tenant=rivals", "/limits?tenant=nobody"),
         ("/cache/entries?tenant=rivals", "/cache/entries?tenant=nobody"),
         (f"/cache/entries/{'6b' * 32}?tenant=rivals", f"/cache/entries/{'6b' * 32}?tenant=nobody"),
     ):

@@ -1,5 +1,6 @@
 """Limits by command: a mistyped id or amount is refused with what to write, and money is written and read in dollars."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -246,3 +247,14 @@ def test_alerts_of_an_unknown_limit_are_an_error_and_none_so_far_is_said(tmp_pat
         quiet = port.run("limit", "alerts", "--of", "tenant:acme:")
         assert (quiet.exit_code, "no budget has reached a threshold so far" in quiet.stderr) == (0, True)
         assert port.run("limit", "alerts", "--of", "tenant:acme:", "--json").stdout.strip() == "[]"
+
+
+def test_a_forecast_says_what_a_budget_will_have_spent_and_when_there_is_no_budget(tmp_path: Path) -> None:
+    with admin_socket(tmp_path) as port:
+        assert port.run("tenant", "create", "acme").exit_code == 0
+        none = port.run("limit", "forecast", "acme")
+        assert (none.exit_code, "no limit of the meter cost_usd" in none.stderr) == (0, True)
+        assert port.run("limit", "set", "tenant:acme:cost_usd:month", "50").exit_code == 0
+        shown = json.loads(port.run("limit", "forecast", "acme", "--json").stdout)
+        assert [(one["id"], one["amount_usd"], one["pace_per_day_usd"]) for one in shown] == [("tenant:acme:cost_usd:month", "50.00", "0.00")]
+        assert "$50.00" in port.run("limit", "forecast", "acme").stdout

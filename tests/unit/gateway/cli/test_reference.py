@@ -96,6 +96,7 @@ OWN_VERBS = {
     "explain",
     "export",
     "fetch",
+    "forecast",
     "history",
     "litellm",
     "pause",

@@ -197,3 +197,13 @@ async def test_an_amount_in_the_wrong_form_is_refused_and_nothing_is_guessed(adm
         error = reply.json()["error"]
         assert (reply.status_code, error["param"], error["message"].startswith(f"{field}: ")) == (400, field, True), error
         assert says in error["message"]
+
+
+async def test_limits_of_one_tenant_are_listed_alone(admin: Admin) -> None:
+    for limit in ("tenant:acme:requests:minute", "project:acme/web:requests:day", "user:acme:requests:day", "tenant:bolt:requests:minute"):
+        assert (await admin.client.put(f"{API}/limits/{limit}", json={"amount": 5}, headers=OWNER)).status_code == 201
+    listed = (await admin.client.get(f"{API}/limits?tenant=acme", headers=bearer("auditor"))).json()["items"]
+    assert [one["id"] for one in listed] == ["project:acme/web:requests:day", "tenant:acme:requests:minute", "user:acme:requests:day"]
+    for name in ("nobody", "acme"):
+        refused = await admin.client.get(f"{API}/limits?tenant={name}", headers=bearer("tenant-admin", "bolt"))
+        assert refused.status_code == 404
