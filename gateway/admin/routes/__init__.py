@@ -23,6 +23,7 @@ from gateway.admin.routes.policies import router as policies
 from gateway.admin.routes.prices import router as prices
 from gateway.admin.routes.projects import router as projects
 from gateway.admin.routes.rollouts import router as rollouts
+from gateway.admin.routes.simulations import router as simulations
 from gateway.admin.routes.tenants import router as tenants
 from gateway.admin.routes.usage import router as usage
 
@@ -45,6 +46,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     cache,
     explanations,
     policies,
+    simulations,
     rollouts,
     backends,
     gateway,
