@@ -76,7 +76,7 @@ class SimulationAsked(Strict):
             raise ValueError("needs either workload or trace; give one of them")
         if (simulated := self.limit * self.seeds * len(self.policies)) > MAX_SIMULATED:
             raise ValueError(
-                f"limit times seeds times policies is {simulated:,} requests; at most {MAX_SIMULATED:,}: take a smaller limit or fewer seeds"
+                f"limit times seeds times policies is {simulated:,} requests; at most {MAX_SIMULATED:,}; take a smaller limit or seeds"
             )
         return self
 
