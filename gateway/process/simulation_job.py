@@ -67,7 +67,7 @@ class SimulationAsked(Strict):
     )
     seeds: int = Field(default=1, ge=1, le=MAX_SEEDS, description="Runs per policy, each with other dice; two or more give intervals.")
     seed: int = Field(default=0, ge=0, le=2**31, description="The first of the seeds.")
-    speed: float = Field(default=1.0, ge=0.001, le=1000, description="Arrivals this many times as dense.")
+    speed: float = Field(default=1.0, ge=0.001, le=1000, description="Requests come this many times as dense.")
     limit: int = Field(default=2000, ge=1, le=MAX_REQUESTS, description="Only the first so many requests.")
 
     @model_validator(mode="after")
