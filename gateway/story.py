@@ -487,6 +487,8 @@ class Story(msgspec.Struct):
             self.guards_record,
             None if attempt.released_at is None or attempt.released_at == first else attempt.released_at - self.body_at,
             placed.routed,
+            self.body_at - self.started_at,
+            self.lost_s,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

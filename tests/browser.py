@@ -81,7 +81,7 @@ async def sign_in(page: Page, token: str) -> None:
     """Sign in as a person does, and wait for the navigation."""
     await page.get_by_label("Admin token or key with a role").fill(token)
     await page.get_by_role("button", name="Sign in").click()
-    await page.get_by_role("navigation", name="Pages").wait_for()
+    await page.get_by_role("button", name="Sign out").wait_for()
 
 
 @contextlib.asynccontextmanager

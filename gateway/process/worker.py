@@ -7,6 +7,7 @@ runs it. `first_to_end` and `unless` wait for a result or for SIGTERM, whichever
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import ssl
 import sys
@@ -56,9 +57,10 @@ from gateway.process.worker_link import WorkerLink, ask_oldest, worker_socket
 from gateway.queue.shared_service import SharedService
 from gateway.record import Record
 from gateway.request.end_revoked import RevokedAnswers
+from gateway.request_log.ring import RequestRing
 from gateway.rollouts.watch import RolloutWatch
 from gateway.sync.policies import PolicyWatch
-from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.access_log import AccessLog, line_of
 from gateway.telemetry.families import DETECTOR_RESULTS
 from gateway.telemetry.live import LIVE_LINE, SUMMED, WorkerLive
 from gateway.telemetry.logs import Thresholds, configure_logs
@@ -160,6 +162,7 @@ class _Worker:
         )
         self._thresholds = Thresholds(log, time.monotonic)
         self._access_log: AccessLog | None = None
+        self._chain_key = ""
         self._usage: UsageWriter | None = None
         self._deps: Deps | None = None
         self._fleet: FleetParts | None = None
@@ -168,6 +171,7 @@ class _Worker:
         self._bus: SiblingBus | None = None
         self._rollouts: RolloutWatch | None = None
         self._revoked = RevokedAnswers()
+        self._ring = RequestRing(f"{slot.index}-{os.getpid()}-{secrets.token_hex(4)}") if settings.request_log.enabled else None
         self._detectors = GuardDetectors()
         self._addresses = AddressLimits(AddressBounds(**settings.data.per_address.model_dump()), time.monotonic)
 
@@ -177,6 +181,8 @@ class _Worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers()}
         answering |= {COPY_LINE: self._copied, LIVE_LINE: self._live}
+        if self._ring is not None:
+            answering |= self._ring.answers()
         link = WorkerLink(worker_socket(Path(self._slot.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
         await link.start()
         if self._settings.log.access:
@@ -187,8 +193,10 @@ class _Worker:
             if prepared is None:
                 return  # SIGTERM came before the worker could serve
             deps, watches = prepared
-            if self._access_log is not None and self._settings.log.prompt_chain:
-                self._access_log.chain_key = generation(deps.salt_secret)
+            if self._settings.log.prompt_chain:
+                self._chain_key = generation(deps.salt_secret)
+                if self._access_log is not None:
+                    self._access_log.chain_key = self._chain_key
             if self._rollouts is not None:
                 answering |= self._rollouts.answers(deps.live)  # the link looks questions up in this mapping
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
@@ -204,6 +212,8 @@ class _Worker:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+        if self._ring is not None:
+            self._ring.leave(Path(self._slot.run_dir))
         if self._access_log is not None:
             self._access_log.close()
         if broken is not None:
@@ -422,8 +432,10 @@ class _Worker:
         if record.shadow:
             return
         self._metrics.observe(record)
-        if self._access_log is not None:
-            self._access_log.write(record)
+        line = self._access_log.write(record) if self._access_log is not None else b""
+        if self._ring is not None and (deps := self._deps) is not None:
+            line = line or line_of(record, end_user=self._settings.log.end_user, chain_key=self._chain_key)
+            self._ring.observe(record, line, deps.answers.digest_of_user, deps.live.policies)
         if record.soft_limits:
             self._thresholds.observe(record)
 

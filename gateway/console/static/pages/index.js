@@ -3,12 +3,14 @@ import { Fleet } from "./fleet.js";
 import { Health } from "./health.js";
 import { Overload } from "./overload.js";
 import { Policies } from "./policies.js";
+import { Requests } from "./requests.js";
 import { Rollouts } from "./rollouts.js";
 
 const READERS = ["owner", "admin", "operator", "billing", "auditor"];
 
 export const PAGES = [
   { key: "fleet", title: "Fleet", roles: READERS, view: Fleet },
+  { key: "requests", title: "Requests", roles: [...READERS, "tenant-admin"], view: Requests },
   { key: "rollouts", title: "Rollouts", roles: READERS, view: Rollouts },
   { key: "policies", title: "Policies", roles: READERS, view: Policies },
   { key: "overload", title: "Overload", roles: READERS, view: Overload },

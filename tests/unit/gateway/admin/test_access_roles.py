@@ -121,6 +121,7 @@ ALLOWED = {
     ("POST", "/policies/check"): 200,
     ("POST", "/simulations"): 400,
     ("POST", "/simulations/cancel"): 409,
+    ("GET", "/live"): 503,  # this port belongs to no gateway
     ("GET", "/policies"): 409,
     ("POST", "/policies"): 409,
     ("POST", "/policies/rollback"): 409,
