@@ -56,11 +56,12 @@ class SimulationAsked(Strict):
     """A comparison of routing policies on one workload and one modelled fleet."""
 
     workload: Annotated[str, Field(max_length=64), AfterValidator(_made_up)] | None = Field(
-        default=None, description="A made-up workload; leave it out and give `trace` for a trace of your own."
+        default=None, description="A made-up workload, unless the requests are a `trace` or `recent` ones."
     )
     trace: str | None = Field(
         default=None, min_length=1, max_length=MAX_TRACE_CHARS, description="The text of a trace: lines of the access log, or another kind."
     )
+    recent: bool = Field(default=False, description="The last requests of the request log.")
     fleet: FleetFile = Field(description="The modelled fleet.")
     policies: list[RoutingField] = Field(
         min_length=1, max_length=MAX_POLICIES, description="Routing policies to compare: names, or mappings with parameters."
@@ -72,8 +73,8 @@ class SimulationAsked(Strict):
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
-        if (self.workload is None) == (self.trace is None):
-            raise ValueError("needs either workload or trace; give one of them")
+        if (self.workload is not None) + (self.trace is not None) + self.recent != 1:
+            raise ValueError("needs one of workload, trace and recent")
         if (simulated := self.limit * self.seeds * len(self.policies)) > MAX_SIMULATED:
             raise ValueError(
                 f"limit times seeds times policies is {simulated:,} requests; at most {MAX_SIMULATED:,}; take a smaller limit or seeds"

@@ -1,6 +1,6 @@
 """What-if simulations: compare routing policies on a trace and a modelled fleet, without a request to any engine."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter
@@ -17,6 +17,10 @@ from policies.routing_choice import NAMES
 from routing.simulation.comparison import SHOWN
 from routing.simulation.timing import CLASSES
 from routing.simulation.workloads import WORKLOADS
+from tenancy.request_log import Cursor, RequestFilter
+
+PAGE: Final = 1000
+"""Requests that are read from the request log at a time."""
 
 router = APIRouter(route_class=GuardedRoute, tags=["Simulations"])
 
@@ -45,6 +49,7 @@ class SimulationsShown(BaseModel):
     machines: list[str] = Field(description="Classes of model and machine for the engines of the modelled fleet.")
     policies: list[str] = Field(description="Routing policies.")
     figures: dict[str, str] = Field(description="The main figures of a result by name, each with its title.")
+    recent: bool = Field(description="Whether the gateway keeps a request log, whose last requests can be replayed.")
     bounds: dict[str, int] = Field(
         description="`requests` of one run, `seeds`, `policies`, `simulated` (all three multiplied) and `trace_chars`, each at most."
     )
@@ -60,6 +65,7 @@ async def last(call: Asking) -> Response:
         "machines": list(CLASSES),
         "policies": list(NAMES),
         "figures": dict(SHOWN),
+        "recent": call.parts.requests is not None,
         "bounds": {
             "requests": MAX_REQUESTS,
             "seeds": MAX_SEEDS,
@@ -76,7 +82,9 @@ async def last(call: Asking) -> Response:
 async def start(call: Posting, body: SimulationAsked) -> Response:
     """Replay a trace against a modelled fleet under several routing policies, in a process of the lowest priority. One runs at a time; its
     result takes the place of the last one."""
-    return answer(202, msgspec.structs.asdict(_desk(call).start(body, call.principal.actor)))
+    desk = _desk(call)
+    asked = await _with_recent(call, body) if body.recent else body
+    return answer(202, msgspec.structs.asdict(desk.start(asked, call.principal.actor)))
 
 
 @router.post("/simulations/cancel", response_model=SimulationShown, responses=POST_ERRORS, summary="Cancel the simulation")
@@ -89,3 +97,26 @@ def _desk(call: AdminCall) -> Simulations:
     if call.parts.simulations is None:
         raise AdminProblem(503, "no_supervisor", "This admin port belongs to no running gateway.")
     return call.parts.simulations
+
+
+async def _with_recent(call: AdminCall, asked: SimulationAsked) -> SimulationAsked:
+    """The same question with the last requests of the request log as its trace, as many as are asked for and fit."""
+    if call.parts.requests is None:
+        raise AdminProblem(409, "no_request_log", "This gateway keeps no request log (request_log.enabled). Upload a trace.", "recent")
+    found: list[bytes] = []
+    left = MAX_TRACE_CHARS
+    after: Cursor | None = None
+    while len(found) < asked.limit:
+        page = await call.parts.requests.page(RequestFilter(), "newest", after, min(PAGE, asked.limit - len(found)))
+        for request in page:
+            left -= len(request.line) + 1
+            if left < 0:
+                break
+            found.append(request.line)
+        if left < 0 or len(page) < PAGE:
+            break
+        after = page[-1].place
+    if not found:
+        raise AdminProblem(409, "no_requests", "The request log has no request yet. Send some, or take a made-up workload.", "recent")
+    # oldest first, as an access log has them
+    return asked.model_copy(update={"recent": False, "trace": b"\n".join(reversed(found)).decode("utf-8", "replace") + "\n"})

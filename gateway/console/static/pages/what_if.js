@@ -43,9 +43,10 @@ function Form({ known, busy, started }) {
   };
   return html`<form class="stack" onSubmit=${submit}>
     <div class="fields">
-      <${Field} label="Requests" name="source"><select name="source" value=${source} onChange=${(event) => setSource(event.target.value)}><option value="workload">a made-up workload</option><option value="trace">a file: yesterday's access log, or another trace</option></select><//>
-      ${source === "workload" ? html`<${Field} label="Workload" name="workload" error=${error}><select name="workload">${known.workloads.map((name) => html`<option key=${name} value=${name} selected=${name === "chat"}>${name}</option>`)}</select><//>` : html`<${Field} label="Trace" name="trace" hint=${`At most ${known.bounds.trace_chars >> 20} MiB of text.`} error=${error}><input type="file" id="trace-file" required accept=".log,.jsonl,.csv,.json,.txt" /><//>`}
-      <${Field} label="First requests" name="limit" hint=${`At most ${count(known.bounds.requests)}.`} error=${error} type="number" min="1" max=${known.bounds.requests} defaultValue="2000" required />
+      <${Field} label="Requests" name="source" error=${error?.param === "recent" ? { ...error, param: "source" } : null}><select name="source" value=${source} onChange=${(event) => setSource(event.target.value)}><option value="workload">a made-up workload</option>${known.recent && html`<option value="recent">the last ones of the request log</option>`}<option value="trace">a file: yesterday's access log, or another trace</option></select><//>
+      ${source === "workload" && html`<${Field} label="Workload" name="workload" error=${error}><select name="workload">${known.workloads.map((name) => html`<option key=${name} value=${name} selected=${name === "chat"}>${name}</option>`)}</select><//>`}
+      ${source === "trace" && html`<${Field} label="Trace" name="trace" hint=${`At most ${known.bounds.trace_chars >> 20} MiB of text.`} error=${error}><input type="file" id="trace-file" required accept=".log,.jsonl,.csv,.json,.txt" /><//>`}
+      <${Field} label="Requests at most" name="limit" hint=${`Up to ${count(known.bounds.requests)}.`} error=${error} type="number" min="1" max=${known.bounds.requests} defaultValue="2000" required />
       <${Field} label="Arrivals, times as dense" name="speed" error=${error} type="number" min="0.001" max="1000" step="any" defaultValue="1" required />
       <${Field} label="Seeds" name="seeds" hint="Two or more give intervals." error=${error} type="number" min="1" max=${known.bounds.seeds} defaultValue="1" required />
     </div>
@@ -65,7 +66,7 @@ function Form({ known, busy, started }) {
       <div class="checks">${known.policies.map((name) => html`<label class="check" key=${name}><input type="checkbox" name=${`policy.${name}`} defaultChecked=${USUAL.includes(name)} /> ${name}</label>`)}</div>
       <${Field} label="Further ones with parameters, as JSON" name="policies" error=${error} placeholder=${'[{"policy": "weighted", "prefix": 0.8}]'} autocomplete="off" />
     </fieldset>
-    ${error && !["workload", "trace", "limit", "speed", "seeds", "fleet", "policies"].includes(error.param?.split(".")[0]) && html`<${Failure} error=${error} />`}
+    ${error && !["workload", "trace", "recent", "limit", "speed", "seeds", "fleet", "policies"].includes(error.param?.split(".")[0]) && html`<${Failure} error=${error} />`}
     <div class="row"><button class="primary" disabled=${busy || change.busy}>${busy ? "A simulation runs" : change.busy ? "Starting…" : "Simulate"}</button></div>
   </form>`;
 }
@@ -92,7 +93,7 @@ async function asked(form, known) {
     replicas: Number(values.replicas),
     slo: { ttft_s: Number(values.ttft_s), tpot_s: Number(values.tpot_ms) / 1000 },
   };
-  return { workload: file ? undefined : values.workload, trace, fleet, policies, limit: Number(values.limit), speed: Number(values.speed), seeds: Number(values.seeds) };
+  return { workload: values.source === "workload" ? values.workload : undefined, recent: values.source === "recent" ? true : undefined, trace, fleet, policies, limit: Number(values.limit), speed: Number(values.speed), seeds: Number(values.seeds) };
 }
 
 function Last({ last, figures, changed }) {

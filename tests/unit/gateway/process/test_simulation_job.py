@@ -59,8 +59,9 @@ def test_an_uploaded_trace_that_nobody_reads_is_refused_with_its_line_and_withou
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"workload": None}, "needs either workload or trace"),
-        ({"trace": "x"}, "needs either workload or trace"),
+        ({"workload": None}, "needs one of workload, trace and recent"),
+        ({"trace": "x"}, "needs one of workload, trace and recent"),
+        ({"recent": True}, "needs one of workload, trace and recent"),
         ({"workload": "nothing"}, "there is no made-up workload 'nothing'"),
         ({"policies": ["least_lod"]}, "did you mean least_load"),
         ({"policies": []}, "at least 1"),
