@@ -69,7 +69,8 @@ class RolloutBook(RolloutStore, Protocol):
     """The further operations that operators, and the keeper that acts for them, need."""
 
     async def find(self, name: str) -> StoredRollout | None:
-        """The open rollout of this name; else the rollout of this name that was started last; else None."""
+        """The open rollout of this name; else the rollout of this name that was started last; else the one with this id; else None. No name
+        looks like an id."""
         ...
 
     async def start(self, rollout: StoredRollout, baseline: str, canary: str) -> None:

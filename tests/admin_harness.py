@@ -24,7 +24,8 @@ from domain.usage import Usage
 from gateway.admin import Parts
 from gateway.admin.access import Authenticator, Principal
 from gateway.admin.app import create_admin_app
-from gateway.admin.call import DatabasePolicies
+from gateway.admin.call import DatabasePolicies, PolicyFiles
+from gateway.admin.simulations import Simulations
 from gateway.config.pools import LoraSettings, PoolSettings
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.placement.backend_state import BackendState
@@ -51,6 +52,10 @@ OWNER = {"authorization": f"Bearer {TOKEN}"}
 PEPPER = Pepper("k1", b"p" * 32)
 API = "/admin/v1"
 BOUNDS = DirectoryBounds()
+
+
+POLICY = 'tenant: "*"\nmodels: [{name: sim, pool: chat}]\n'
+"""The only policy file of the gateway that the API belongs to."""
 
 
 class Wall:
@@ -294,6 +299,8 @@ async def admin_port(
         alerts=SqlAlerts(engine),
         feedback=SqlFeedback(engine),
         gateway=Processes(),
+        policy_files=PolicyFiles("/policies", lambda: {"default.yaml": POLICY}, lambda files: compiled_from(files, ["chat"], {})),
+        simulations=Simulations(folder, wall, lambda: "sim_1"),
         policies=DatabasePolicies(StoreTransactions(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed)
         if stored
         else None,
@@ -302,5 +309,7 @@ async def admin_port(
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         yield Admin(client, app, engine, journal, wall, parts, folder, told)
+    assert parts.simulations is not None
+    await parts.simulations.close()
     await engine.dispose()
     _IDLE_APPS.append(app)

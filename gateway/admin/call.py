@@ -25,6 +25,7 @@ from domain.rollouts import RolloutBook
 from gateway.admin.access import Authenticator, Principal
 from gateway.admin.live import LiveFeed
 from gateway.admin.problem import AdminProblem, check_match, etag_of, not_found
+from gateway.admin.simulations import Simulations
 from gateway.answers.inspection import InspectsAnswers
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
@@ -235,6 +236,18 @@ class DatabasePolicies:
     """Makes this gateway follow the newest version at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyFiles:
+    """The policy files that workers read, whoever owns them."""
+
+    folder: str
+    """Where they are on the gateway's machine."""
+    texts: Callable[[], Mapping[str, str]]
+    """Reads the files, by file name. Raises OSError, UnicodeDecodeError and `policies.yaml.problems.ConfigError`."""
+    compiled: Callable[[Mapping[str, str]], PolicySet]
+    """Compiles policy files against this gateway's settings. Raises `policies.yaml.problems.ConfigError`."""
+
+
 class GatewayProcesses(Protocol):
     """The processes of the gateway that the API belongs to."""
 
@@ -336,6 +349,10 @@ class Parts:
     gateway: GatewayProcesses | None = None
     """None where the API belongs to no gateway."""
     live: LiveFeed | None = None
+    """None where the API belongs to no gateway."""
+    policy_files: PolicyFiles | None = None
+    """None where the API belongs to no gateway."""
+    simulations: Simulations | None = None
     """None where the API belongs to no gateway."""
     requests: RequestLog | None = None
     """The request log; None where the API belongs to no gateway."""

@@ -26,8 +26,15 @@ MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 MAX_ROLLOUT_BYTES: Final = 1024 * 1024
 """Largest rollout document: it may name a thousand tenants and a thousand models."""
 MAX_POLICIES_BYTES: Final = 12 * 1024 * 1024
-"""Largest policies as JSON: their text (`gateway.sync.policy_copy.MAX_CHARS`), plus the JSON quoting."""
-LONGER_BODIES: Final = {"/requests/explanation": MAX_REQUEST_BYTES, "/policies": MAX_POLICIES_BYTES, "/rollouts": MAX_ROLLOUT_BYTES}
+"""Largest policies as JSON: their text (`gateway.sync.policy_copy.MAX_CHARS`), plus the JSON quoting. A simulation's trace is
+as long (`gateway.process.simulation_job.MAX_TRACE_CHARS`)."""
+LONGER_BODIES: Final = {
+    "/requests/explanation": MAX_REQUEST_BYTES,
+    "/policies": MAX_POLICIES_BYTES,
+    "/policies/check": MAX_POLICIES_BYTES,
+    "/rollouts": MAX_ROLLOUT_BYTES,
+    "/simulations": MAX_POLICIES_BYTES,
+}
 MAX_HEADER_CHARS: Final = 1024
 
 

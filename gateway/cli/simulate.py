@@ -2,7 +2,6 @@
 
 import contextlib
 import multiprocessing
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,16 +14,16 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from domain.strict import Strict
 from gateway.cli.printing import STDOUT, AsJson, Target, err, fail, out, print_json, print_table, write_whole
-from policies.routing_choice import RoutingField, routing_of
+from gateway.process.simulation_job import Contenders, contenders, seeded, workload_of
+from policies.routing_choice import RoutingField
 from policies.yaml.located import parse_yaml, read_yaml
 from policies.yaml.problems import ConfigError
 from policies.yaml.validate import validated
-from routing.policy_instance import PolicyInstance
 from routing.simulation.comparison import SHOWN, Result, compare, one_by_one, shown
 from routing.simulation.fleet_file import FleetFile
 from routing.simulation.outcomes import Outcomes
 from routing.simulation.page import PlotsMissing, drawn, page
-from routing.simulation.traces import TraceError, load
+from routing.simulation.traces import TraceError
 from routing.simulation.turns import Dice, Workload
 from routing.simulation.workloads import WORKLOADS
 
@@ -60,7 +59,7 @@ def simulate(
         read = validated(FleetFile, read_yaml(fleet, None))
         for file in (target, html):
             _check_target(file)
-        result = _run(trace, read, policies, [_dice(seed + n) for n in range(seeds)], speed, limit, jobs)
+        result = _run(trace, read, policies, [seeded(seed + n) for n in range(seeds)], speed, limit, jobs)
     except (TraceError, ConfigError) as error:
         fail(str(error), 2)
     if target is not None:
@@ -71,10 +70,6 @@ def simulate(
         print_json(result)
     elif STDOUT not in (target, html):
         _print(result)
-
-
-Contenders = dict[str, Callable[[], PolicyInstance]]
-"""The policies to compare, by the names under which they are shown."""
 
 
 Run = Callable[[int, str], Outcomes]
@@ -89,39 +84,25 @@ class _Contenders(Strict):
 
 
 def _contenders(written: str) -> Contenders:
-    """The policies by their shown names: the policy's own name, followed by its parameters as written. Raises ConfigError."""
+    """The policies of `--policy`, by their shown names. Raises ConfigError."""
     read = validated(_Contenders, parse_yaml(b"policies: [" + written.encode() + b"]", "--policy", None))
     if not read.policies:
         fail("--policy names none", 2)
-    contenders = {}
-    for choice in read.policies:
-        routing = routing_of(choice)
-        parameters = (
-            {} if isinstance(choice, str) else {name: getattr(choice, name) for name in sorted(choice.model_fields_set - {"policy"})}
-        )
-        name = " ".join((routing.policy, *(f"{key}={value}" for key, value in parameters.items())))
-        contenders[name] = routing.policy_instance
-    return contenders
-
-
-def _dice(seed: int) -> Dice:
-    return lambda name: random.Random(f"{seed} {name}")
+    return contenders(read.policies)
 
 
 def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], speed: float, limit: int | None, jobs: int) -> Result:
-    def make(seeded: Dice) -> Workload:
-        workload = WORKLOADS[trace](seeded) if trace in WORKLOADS else load(Path(trace), seeded)
-        workload = workload.without_limited([name for name, tenant in fleet.tenants.items() if tenant.tokens_per_s]).scaled(speed)
-        return workload if limit is None else workload.first(limit)
+    def make(thrown: Dice) -> Workload:
+        return workload_of(trace, fleet, thrown, speed, limit)
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("reading", total=None)
         count = 0
 
-        def counted(seeded: Dice) -> Workload:
+        def counted(thrown: Dice) -> Workload:
             nonlocal count
-            workload = make(seeded)
+            workload = make(thrown)
             count = len(workload.turns)
             return workload
 

@@ -31,13 +31,13 @@ from gateway.admin.access import Authenticator, Principal
 from gateway.admin.call import DatabasePolicies
 from gateway.admin.live import LiveFeed, live_workers
 from gateway.admin.problem import RETRY, AdminProblem
+from gateway.admin.simulations import Simulations
 from gateway.alerts.watch import AlertCounts, AlertWatch
 from gateway.answers.inspection import WorkersAnswers
 from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import ConfigError, Settings
 from gateway.config.read_secrets import HookSecrets, read_former_pepper
 from gateway.config.secrets import SecretError
-from gateway.config.trust import verify_for
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.view import fleet_seen
 from gateway.placement.explain import WorkersExplain
@@ -51,8 +51,9 @@ from gateway.rollouts.aborts import RolloutAborts
 from gateway.rollouts.hook import HookCounts, RolloutHook
 from gateway.rollouts.keeper import KeeperState, RolloutKeeper
 from gateway.rollouts.watch import WorkersRollouts
+from gateway.signed_webhook import post_message
 from gateway.sync.policies import WorkersReload
-from gateway.sync.policy_copy import PolicyCopy, compiled_from
+from gateway.sync.policy_copy import PolicyCopy
 from gateway.sync.responses import ResponseSweep
 from gateway.sync.revocations import RevocationWriter
 from gateway.telemetry.file_gauges import FigureWatch
@@ -62,7 +63,14 @@ from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import registry_for
 from gateway.wiring.limits import CounterView
 from gateway.wiring.request_log import request_log_for
-from gateway.wiring.stores import directory_watch_for, kept_directory_unix, pending_aborts_for, pending_revocations_for, stores_on
+from gateway.wiring.stores import (
+    directory_watch_for,
+    kept_directory_unix,
+    pending_aborts_for,
+    pending_revocations_for,
+    policy_files_for,
+    stores_on,
+)
 from policies.prompts.folder import names_in
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
@@ -213,10 +221,6 @@ def _with_roles(caller: Caller | None) -> Principal | None:
 SEEN_WITHIN_S: Final = 0.5
 """Longest wait for a worker's list of backends."""
 
-HOOK_WITHIN_S: Final = 5.0
-"""Longest wait for the answer of a webhook's receiver."""
-HOOK_ID: Final = "tidegate-webhook"
-"""The request id that receivers of a webhook see."""
 
 log = structlog.get_logger("tidegate.admin")
 
@@ -323,9 +327,11 @@ class AdminApiRun:
         )
         self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
         self.files = FigureWatch(SqlBatches(engine), time.time) if settings.files.enabled else None
+        self._simulations = Simulations(self._run_dir, time.time, lambda: f"sim_{secrets.token_hex(12)}")
         self._requests = request_log_for(settings, self._run_dir, pepper, SqlCachePurges(engine))
         self.headroom = HeadroomWatch(lambda: self._holders.directory, self._counters.look, time.time)
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
+        files = policy_files_for(settings)
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
             change=books.change,
@@ -352,7 +358,7 @@ class AdminApiRun:
             prompts=lambda: names_in(settings.prompts_dir),
             pools={pool.name: [lora.name for lora in pool.loras] for pool in settings.pools},
             announce=announce,
-            policies=self._database_policies(books),
+            policies=None if self._copy is None else DatabasePolicies(books.policies, files.compiled, self._copy.look),
             gateway=self._processes,
             known_key=self._known_key,
             alerts=SqlAlerts(engine),
@@ -360,6 +366,8 @@ class AdminApiRun:
             pending=self._pending,
             aborts=self._aborts,
             live=LiveFeed(partial(live_workers, self._run_dir), time.time),
+            policy_files=files,
+            simulations=self._simulations,
             requests=self._requests.log if self._requests is not None else None,
             docs_url=settings.public_docs,
         )
@@ -453,17 +461,12 @@ class AdminApiRun:
             await engine.dispose()
 
     async def close(self) -> None:
-        """Close the connections to the database and the counters."""
+        """Close the connections to the database and the counters, and end a running simulation."""
+        await self._simulations.close()
         if self._requests is not None:
             await self._requests.close()
         await self._counters.close()
         await self._watch.close()
-
-    def _database_policies(self, books: StoreTransactions) -> DatabasePolicies | None:
-        if self._copy is None:
-            return None
-        targets = (*self._settings.policy_targets, self._settings.prompts_dir, self._settings.detector_names)
-        return DatabasePolicies(books.policies, lambda files: compiled_from(files, *targets), self._copy.look)
 
     async def _seen(self) -> Mapping[str, Owner]:
         snapshots = await collect(self._run_dir, SEEN_WITHIN_S, with_metrics=False)
@@ -477,25 +480,6 @@ def _no_hook(_message: Mapping[str, object]) -> None:
 def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:
     webhook = settings.rollouts.webhook
     return None if webhook is None or secret is None else RolloutHook(partial(post_message, webhook.url), secret, time.time)
-
-
-async def post_message(url: str, body: bytes, headers: Mapping[str, str]) -> int:
-    """Post a message to the webhook of the settings, on a connection of its own because it is needed a few times a day.
-
-    Returns:
-        The HTTP status of the answer.
-
-    Raises:
-        httpx.HTTPError, TimeoutError: no answer came within `HOOK_WITHIN_S`.
-    """
-    # imported only here: most gateways have no webhook
-    import httpx
-
-    async with asyncio.timeout(HOOK_WITHIN_S), httpx.AsyncClient(timeout=HOOK_WITHIN_S, trust_env=False, verify=verify_for(url)) as client:
-        whole = {"content-type": "application/json", "x-request-id": HOOK_ID, **headers}
-        # the body of the answer says nothing that the status does not, so it is not read
-        async with client.stream("POST", url, content=body, headers=whole) as reply:
-            return reply.status_code
 
 
 def _log_token(issuer: str, outcome: JwtOutcome) -> None:

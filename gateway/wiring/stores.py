@@ -5,7 +5,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from domain.adapters import AdapterStore
 from domain.cache_purges import CachePurgeStore
 from domain.membership import MemberStore
 from domain.rollouts import RolloutStore
+from gateway.admin.call import PolicyFiles
 from gateway.background.runs import BackgroundRuns
 from gateway.config.load import Settings
 from gateway.config.read_secrets import LOST_PEPPER, read_former_pepper, read_pepper
@@ -29,6 +30,7 @@ from gateway.rollouts.aborts import PendingAborts
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
 from gateway.sync.revocations import PendingRevocations
+from policies.compile import PolicySet
 from policies.yaml.problems import ConfigError, Problem
 from tenancy.audit import Entry, canonical
 from tenancy.background import BackgroundStore
@@ -303,3 +305,12 @@ def bookkeeper_for(settings: Settings) -> Bookkeeper | None:
     return Bookkeeper(
         LedgerShipper(settings.ledger_dir, store, time.time), store, time.time, settings.ledger.retention_days, engine.dispose
     )
+
+
+def policy_files_for(settings: Settings) -> PolicyFiles:
+    """The policy files that this gateway's workers read."""
+
+    def compiled(files: Mapping[str, str]) -> PolicySet:
+        return compiled_from(files, *settings.policy_targets, settings.prompts_dir, settings.detector_names)
+
+    return PolicyFiles(str(settings.policies_dir), lambda: texts_of(settings.policies_dir), compiled)

@@ -5,8 +5,7 @@ import hmac
 import httpx
 import pytest
 
-from gateway.signed_webhook import SIGNATURE, signature
-from gateway.wiring.admin import post_message
+from gateway.signed_webhook import SIGNATURE, post_message, signature
 from tests.scripted_server import Peer, Script, scripted
 
 SECRET, BODY = b"s" * 32, b'{"event":"rollout.done"}'

@@ -26,6 +26,7 @@ from gateway.admin.routes.prices import router as prices
 from gateway.admin.routes.projects import router as projects
 from gateway.admin.routes.requests import router as requests
 from gateway.admin.routes.rollouts import router as rollouts
+from gateway.admin.routes.simulations import router as simulations
 from gateway.admin.routes.tenants import router as tenants
 from gateway.admin.routes.usage import router as usage
 
@@ -51,6 +52,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     feedback,
     requests,
     policies,
+    simulations,
     rollouts,
     backends,
     gateway,

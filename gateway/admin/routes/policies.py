@@ -1,6 +1,7 @@
 """Policies: a reload of the folder, and, where the database owns them, their versions: list, show, apply, roll back."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -11,16 +12,19 @@ from starlette.responses import Response
 
 from domain.policy_versions import MAX_NOTE_CHARS, PolicyVersion, PolicyVersions
 from domain.strict import Strict
-from gateway.admin.call import AdminCall, DatabasePolicies, Done, Entropy, Transactions, answer
+from gateway.admin.call import AdminCall, DatabasePolicies, Done, Entropy, PolicyFiles, Transactions, answer
 from gateway.admin.describe import POST_ERRORS, Asking, PageQuery, Posting, decode_cursor, errors, page_of, printable
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import CHANGED, AdminProblem, not_found
-from policies.yaml.problems import ConfigError, listing
+from policies.shown import differences
+from policies.yaml.problems import MAX_SHOWN, MAX_TEXT_CHARS, ConfigError, listing
 
 router = APIRouter(route_class=GuardedRoute, tags=["Policies"])
 
 Number = Annotated[int, Path(ge=1, le=2**62)]
 Note = Annotated[str, AfterValidator(printable)]
+MAX_SHOWN_CHARS: Final = 2 * 1024 * 1024
+MAX_CHANGES: Final = 500
 STORED_ERRORS: Final = errors(400, 401, 403, 404, 409, 422, 503)
 
 
@@ -30,6 +34,40 @@ class PoliciesShown(BaseModel):
     digest: str = Field(description="Digest of the active policies; requests carry it in the access log.")
     workers: int = Field(description="Number of workers that answered.")
     warnings: list[str] = Field(description="What is active and hardly meant, with file and line.")
+
+
+class ActivePolicies(BaseModel):
+    """The policies that workers have now, and the files that they read."""
+
+    source: str = Field(description="Who owns them: `files`, or `database`.")
+    folder: str = Field(description="The folder that workers read, on the gateway's machine.")
+    version: int | None = Field(description="The newest version of the database; null where files own the policies.")
+    digests: dict[str, int] = Field(description="Number of workers by the digest of their active policies; one digest when they agree.")
+    loaded_unix: float | None = Field(description="When the last worker read them; null when none answers.")
+    problems: list[str] = Field(description="Why the files as they are now are refused, while the policies before stay active.")
+    problem_count: int
+    warnings: list[str] = Field(description="What is active and hardly meant, with file and line.")
+    files: dict[str, str] = Field(description="The text of each file, by file name, as far as `left_out` says.")
+    left_out: int = Field(description="Files that are not shown, because all of them together are over 2 MiB.")
+    unreadable: str = Field(description="Why the folder cannot be read; empty when it can.")
+
+
+class CheckedPolicies(Strict):
+    """A whole set of policy files, to be checked."""
+
+    files: dict[str, str] = Field(min_length=1, max_length=10_000, description="The text of each file, by file name: `acme.yaml`.")
+
+
+class PoliciesChecked(BaseModel):
+    """What the files would do; nothing was changed."""
+
+    ok: bool = Field(description="Whether they could be active.")
+    digest: str = Field(description="Their digest; empty when they have mistakes.")
+    problems: list[str] = Field(description="Every mistake with file, line, key and what to write, at most 100.")
+    problem_count: int
+    warnings: list[str] = Field(description="What would be active and is hardly meant, with file and line.")
+    changes: list[str] = Field(description="What changes for whom against the files that workers read now, at most 500 lines.")
+    change_count: int
 
 
 class VersionShown(BaseModel):
@@ -95,6 +133,45 @@ async def reload(call: Asking) -> Response:
     if len({state.digest for state in states}) > 1:
         raise AdminProblem(409, "policies_differ", "The workers read different files: the folder was being changed. Try again.")
     return answer(200, {"digest": states[0].digest, "workers": len(states), "warnings": states[0].warnings})
+
+
+@router.get("/policies/active", response_model=ActivePolicies, responses=errors(401, 403, 503), summary="Show the active policies")
+async def active(call: Asking) -> Response:
+    """Show what workers have, where it comes from, and the files that they read, whoever owns them."""
+    read = _files(call)
+    states = [worker.policies for worker in await call.parts.gateway.workers()] if call.parts.gateway is not None else []
+    refused = next((state for state in states if state.problems), None)
+    version = None
+    if call.parts.policies is not None:
+        async with call.parts.policies.reading() as versions:
+            version = await versions.current()
+    texts: Mapping[str, str] = {}
+    unreadable = ""
+    try:
+        texts = await asyncio.to_thread(read.texts)
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        unreadable = str(error)[:MAX_TEXT_CHARS]
+    files = _within(texts)
+    shown = {
+        "source": "files" if call.parts.policies is None else "database",
+        "folder": read.folder,
+        "version": version,
+        "digests": Counter(state.digest for state in states),
+        "loaded_unix": max((state.loaded_unix for state in states), default=None),
+        "problems": refused.problems if refused is not None else (),
+        "problem_count": refused.problem_count if refused is not None else 0,
+        "warnings": states[0].warnings if states else (),
+        "files": files,
+        "left_out": len(texts) - len(files),
+        "unreadable": unreadable,
+    }
+    return answer(200, shown)
+
+
+@router.post("/policies/check", response_model=PoliciesChecked, responses=POST_ERRORS, summary="Check policies without setting them")
+async def check(call: Posting, body: CheckedPolicies) -> Response:
+    """Compile a whole set of policy files against this gateway's pools, and say what they would change; nothing is changed."""
+    return answer(200, await asyncio.to_thread(_checked, _files(call), body.files))
 
 
 @router.get("/policies", response_model=WholeVersion, responses=STORED_ERRORS, summary="Show the newest policies of the database")
@@ -163,6 +240,47 @@ class _New:
     files: Mapping[str, str]
     digest: str
     note: str
+
+
+def _files(call: AdminCall) -> PolicyFiles:
+    if call.parts.policy_files is None:
+        raise AdminProblem(503, "no_supervisor", "This admin port belongs to no running gateway.")
+    return call.parts.policy_files
+
+
+def _within(texts: Mapping[str, str]) -> dict[str, str]:
+    """The files by name, as many as fit into the answer."""
+    shown = {}
+    left = MAX_SHOWN_CHARS
+    for name in sorted(texts):
+        left -= len(texts[name])
+        if left < 0:
+            break
+        shown[name] = texts[name]
+    return shown
+
+
+def _checked(read: PolicyFiles, files: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        policies = read.compiled(files)
+    except ConfigError as error:
+        problems = [str(problem) for problem in error.problems]
+        return PoliciesChecked(
+            ok=False, digest="", problems=problems[:MAX_SHOWN], problem_count=len(problems), warnings=[], changes=[], change_count=0
+        ).model_dump()
+    try:
+        changes = list(differences(read.compiled(read.texts()), policies))
+    except (OSError, UnicodeDecodeError, ConfigError):
+        changes = ["The files that workers read now cannot be read or have mistakes, so nothing can be compared with them."]
+    return PoliciesChecked(
+        ok=True,
+        digest=policies.digest,
+        problems=[],
+        problem_count=0,
+        warnings=[str(warning) for warning in policies.warnings][:MAX_SHOWN],
+        changes=changes[:MAX_CHANGES],
+        change_count=len(changes),
+    ).model_dump()
 
 
 def _owned(call: AdminCall) -> DatabasePolicies:

@@ -21,6 +21,7 @@ from gateway.rollouts.aborts import ACTION, PendingAbort, RolloutAborts
 from gateway.rollouts.keeper import message
 from policies.rollout.document import RolloutDocument, text_of
 from policies.rollout.progress import NotNow, RolloutState, Status, abort, begin, close, pause, promote, resume
+from policies.rollout.samples import METRICS, Worse
 from policies.rollout.state import CLOSED, Read, RolloutStatus, UnreadableRollout, brief, read, standing, state_text
 from tenancy.journal import JournalAway
 from tenancy.rights import Role
@@ -39,7 +40,11 @@ Place = tuple[Annotated[float, msgspec.Meta(ge=0, le=1e12)], Annotated[str, msgs
 """The position where a page of closed rollouts ended: the time of the rollout's last change, and its id."""
 
 RolloutName = Annotated[
-    str, Path(max_length=63, description="Name of the rollout; among several with this name the active one, else the last started.")
+    str,
+    Path(
+        max_length=63,
+        description="Name of the rollout, of several with this name the active one, else the last started; or the rollout's id.",
+    ),
 ]
 
 
@@ -56,6 +61,9 @@ class FindingShown(BaseModel):
     )
     high: float | None = Field(description="Upper end of that interval; null while it is too early to say.")
     words: str
+    margin: float = Field(description="The greatest difference that is tolerated, in the same terms as `low` and `high`.")
+    either: bool = Field(description="Whether a difference in either direction is worse; else only an increase is.")
+    scale: str = Field(description="`share`, compared by difference, or `ratio`, compared as part of the baseline's value.")
 
 
 class RolloutListed(BaseModel):
@@ -321,7 +329,14 @@ def _readable(stored: StoredRollout) -> bool:
 
 
 def _listed(stored: StoredRollout, now: float) -> dict[str, Any]:
-    return msgspec.structs.asdict(standing(stored, read(stored), now))
+    decoded = read(stored)
+    stands = standing(stored, decoded, now)
+    findings = []
+    for found in stands.findings:
+        metric = METRICS[found.metric]
+        terms = {"margin": decoded.plan.terms.margins[found.metric], "either": metric.worse is Worse.EITHER, "scale": metric.scale.value}
+        findings.append({**msgspec.structs.asdict(found), **terms})
+    return {**msgspec.structs.asdict(stands), "findings": findings}
 
 
 def _shown(stored: StoredRollout, now: float) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class MemoryRolloutStore:
         return [self._sums[key] for key in keys]
 
     async def find(self, name: str) -> StoredRollout | None:
-        named = [rollout for rollout, _ in self._rollouts.values() if rollout.name == name]
+        named = [rollout for rollout, _ in self._rollouts.values() if name in (rollout.name, rollout.id)]
         return max(named, key=lambda rollout: (rollout.open, rollout.created_unix), default=None)
 
     async def start(self, wanted: StoredRollout, baseline: str, canary: str) -> None:

@@ -53,7 +53,11 @@ class SqlRolloutStore:
         return [row[1] for row in rows]
 
     async def find(self, name: str) -> StoredRollout | None:
-        wanted = sa.select(rollout).where(rollout.c.name == name).order_by(rollout.c.open.desc(), rollout.c.created_unix.desc())
+        wanted = (
+            sa.select(rollout)
+            .where((rollout.c.name == name) | (rollout.c.id == name))
+            .order_by(rollout.c.open.desc(), rollout.c.created_unix.desc())
+        )
         rollouts = await self._select(wanted.limit(1))
         return rollouts[0] if rollouts else None
 

@@ -13,20 +13,22 @@ function timeWords(ticks, spaceS) {
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function options(box, series, format, stacked, range) {
+function options(box, series, { ticks, stacked, range, bands, along }) {
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   return {
     width: box.clientWidth,
     height: box.clientHeight,
     cursor: { y: false, points: { size: 6 } },
     legend: { show: false },
-    scales: { x: { time: true }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
-    padding: [8, 12, 0, 0],
-    axes: [{ ...axis, size: 28, space: 70, values: (_plot, ticks, _axis, _space, apart) => timeWords(ticks, apart) }, { ...axis, size: 62, values: (_plot, ticks) => ticks.map(format) }],
+    scales: { x: { time: !along }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
+    padding: [8, along ? 24 : 12, 0, 0],
+    axes: [{ ...axis, size: 28, space: 70, values: (_plot, ticks, _axis, _space, apart) => (along ? ticks.map(along) : timeWords(ticks, apart)) }, { ...axis, size: 62, values: (_plot, values) => values.map((value) => ticks(value)) }],
+    bands: bands?.map(({ upper, lower, index }) => ({ series: [upper + 1, lower + 1], fill: `${colour(`--s${index}`)}33` })),
     series: [
       {},
-      ...series.map(({ label, index }) => ({
+      ...series.map(({ label, index, dash }) => ({
         label,
+        dash,
         stroke: colour(`--s${index}`),
         fill: stacked ? `${colour(`--s${index}`)}26` : undefined,
         width: 1.75,
@@ -39,18 +41,20 @@ function options(box, series, format, stacked, range) {
 
 /**
  * Values over time. `times`: seconds since the epoch; `series`: {label, values} with one value or null for each time; `format` gives a value
- * its unit. The last values are in the legend as text, so that the chart can be read without seeing it.
+ * its unit. The last values are in the legend as text, so that the chart can be read without seeing it. A series may have an `index` of its
+ * colour and a `dash`. `bands` fill the room between two series: {upper, lower, index}, places in `series` and a colour. `along` gives the
+ * units of a first axis that is no time, `ticks` the format of the second axis where it is shorter; `legend` false leaves it to the page.
  */
-export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, empty = "No data yet" }) {
+export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, bands, along, ticks = format, legend = true, empty = "No data yet" }) {
   const box = useRef(null);
   const plot = useRef(null);
-  const drawn = series.map((one, at) => ({ ...one, index: (at % 8) + 1 }));
+  const drawn = series.map((one, at) => ({ index: (at % 8) + 1, ...one }));
   const some = times.length > 1 && drawn.some(({ values }) => values.some((value) => value !== null && value !== undefined));
   const shape = drawn.map(({ label }) => label).join("\n");
   useEffect(() => {
     const make = () => {
       plot.current?.destroy();
-      plot.current = new window.uPlot(options(box.current, drawn, format, stacked, range), [[]], box.current);
+      plot.current = new window.uPlot(options(box.current, drawn, { ticks, stacked, range, bands, along }), [[]], box.current);
     };
     make();
     const sizes = new ResizeObserver(() => box.current.clientWidth && plot.current?.setSize({ width: box.current.clientWidth, height: box.current.clientHeight }));
@@ -71,7 +75,7 @@ export function Chart({ title, times, series, format = count, stacked = false, t
   return html`<figure class="chart panel" style=${{ margin: 0 }} role="group" aria-label=${title}>
     <figcaption><h3>${title}</h3></figcaption>
     <div class=${`plot ${tall ? "tall" : ""}`} ref=${box} aria-hidden="true">${!some && html`<div class="none">${empty}</div>`}</div>
-    <ul class="legend">${drawn.map(({ label, values, index }) => html`<li key=${label}><i class=${`c${index}`} aria-hidden="true"></i>${label} <strong>${format(last(values))}</strong></li>`)}</ul>
+    ${legend && html`<ul class="legend">${drawn.map(({ label, values, index }) => html`<li key=${label}><i class=${`c${index}`} aria-hidden="true"></i>${label} <strong>${format(last(values))}</strong></li>`)}</ul>`}
   </figure>`;
 }
 
@@ -134,4 +138,19 @@ export function Spark({ values, most, label, kind = "" }) {
   const step = values.length > 1 ? 100 / (values.length - 1) : 100;
   const line = values.map((value, at) => (value === null || value === undefined ? "" : `${at && values[at - 1] !== null ? "L" : "M"}${(at * step).toFixed(1)} ${(20 - (Math.min(value, top) / top) * 18 - 1).toFixed(1)}`)).join("");
   return html`<svg class=${`spark ${kind}`} viewBox="0 0 100 20" preserveAspectRatio="none" role="img" aria-label=${label}><path d=${line} /></svg>`;
+}
+
+/** A confidence interval against its margin: the tolerated room is shaded, and `words` say the same. `high` null: no end is known yet. */
+export function Interval({ low, high, margin, either, kind, words }) {
+  const reach = Math.min(Math.max(margin * 2, Math.abs(low), Math.abs(high ?? 0)) * 1.05, margin * 8);
+  const x = (value) => ((Math.max(-reach, Math.min(reach, value)) + reach) / (2 * reach)) * 100;
+  const open = high === null || high === undefined;
+  const [from, to] = open ? [-reach, reach] : [low, high];
+  return html`<svg class=${`interval ${kind} ${open ? "open" : ""}`} viewBox="0 0 100 12" preserveAspectRatio="none" role="img" aria-label=${words}>
+    <rect class="room" x=${either ? x(-margin) : 0} width=${x(margin) - (either ? x(-margin) : 0)} height="12" />
+    <line class="zero" x1="50" x2="50" y1="0" y2="12" />
+    <line class="margin" x1=${x(margin)} x2=${x(margin)} y1="0" y2="12" />
+    ${either && html`<line class="margin" x1=${x(-margin)} x2=${x(-margin)} y1="0" y2="12" />`}
+    <rect class="span" x=${x(from)} width=${Math.max(x(to) - x(from), 0.8)} y="3" height="6" />
+  </svg>`;
 }

@@ -18,11 +18,14 @@ export function useAsk(ask, needs = [], everyMs = 0) {
     alive.current = true;
     setFound({ data: null, error: null, loading: true }); // another question: the old answer would stand under the new words
     again();
-    const timer = everyMs ? setInterval(() => document.hidden || again(), everyMs) : 0;
     return () => {
       alive.current = false;
-      clearInterval(timer);
     };
+  }, [again]);
+  useEffect(() => {
+    // a page that begins to ask more often keeps what it shows
+    const timer = everyMs ? setInterval(() => document.hidden || again(), everyMs) : 0;
+    return () => clearInterval(timer);
   }, [again, everyMs]);
   return { ...found, again };
 }

@@ -2,9 +2,11 @@
 import { Fleet } from "./fleet.js";
 import { Health } from "./health.js";
 import { Overload } from "./overload.js";
+import { Policies } from "./policies.js";
 import { Requests } from "./requests.js";
 import { Tenants } from "./tenants.js";
 import { UsagePage } from "./usage.js";
+import { Rollouts } from "./rollouts.js";
 
 const READERS = ["owner", "admin", "operator", "billing", "auditor"];
 
@@ -13,6 +15,8 @@ export const PAGES = [
   { key: "requests", title: "Requests", roles: [...READERS, "tenant-admin"], view: Requests },
   { key: "tenants", title: "Tenants & keys", roles: [...READERS, "tenant-admin"], view: Tenants },
   { key: "usage", title: "Usage & cost", roles: [...READERS, "tenant-admin"], view: UsagePage },
+  { key: "rollouts", title: "Rollouts", roles: READERS, view: Rollouts },
+  { key: "policies", title: "Policies", roles: READERS, view: Policies },
   { key: "overload", title: "Overload", roles: READERS, view: Overload },
   { key: "health", title: "Gateway", roles: READERS, view: Health },
 ];

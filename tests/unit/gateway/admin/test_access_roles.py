@@ -89,7 +89,9 @@ class World:
             "/rollouts/{rollout}/abort": {"reason": ""},
             "/gateway/reload": {},
             "/policies": {"files": {"a.yaml": ""}},
+            "/policies/check": {"files": {"a.yaml": ""}},
             "/policies/rollback": {"version": 1},
+            "/simulations": {"fleet": {}},
             "/requests/explanation": {"tenant": "acme", "request": {"model": "sim"}},
         }.get(template if method == "POST" else "")
         if method == "PUT":
@@ -118,6 +120,9 @@ ALLOWED = {
     ("POST", "/rollouts/{rollout}/promote"): {200, 409},
     ("POST", "/rollouts/{rollout}/abort"): 400,
     ("POST", "/rollouts/{rollout}/close"): {200, 409},
+    ("POST", "/policies/check"): 200,
+    ("POST", "/simulations"): 400,
+    ("POST", "/simulations/cancel"): 409,
     ("GET", "/live"): 503,  # this port belongs to no gateway
     ("GET", "/policies"): 409,
     ("POST", "/policies"): 409,

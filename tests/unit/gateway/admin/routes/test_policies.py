@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.process.snapshots import PolicyState
-from tests.admin_harness import API, Admin, Reloads, admin_port, bearer
+from gateway.admin.call import PolicyFiles
+from gateway.admin.routes.policies import MAX_SHOWN_CHARS
+from gateway.process.snapshots import PolicyState, WorkerSnapshot
+from tests.admin_harness import API, OWNER, POLICY, Admin, Processes, Reloads, admin_port, bearer
 
 RELOAD = f"{API}/policies/reload"
 
@@ -134,3 +136,52 @@ async def test_policies_that_are_files_are_not_set_here(admin: Admin) -> None:
     ):
         reply = await admin.client.request(method, path, json=body, headers=bearer("owner"))
         assert (reply.status_code, reply.json()["error"]["code"]) == (409, "policies_are_files")
+
+
+async def test_the_active_policies_and_where_they_come_from_are_shown(admin: Admin) -> None:
+    shown = (await admin.client.get(f"{API}/policies/active", headers=bearer("auditor"))).json()
+    assert (shown["source"], shown["folder"], shown["version"], shown["digests"]) == ("files", "/policies", None, {"d1": 1})
+    assert shown["files"] == {"default.yaml": POLICY}
+    assert (shown["left_out"], shown["unreadable"], shown["problems"]) == (0, "", [])
+
+
+async def test_files_that_are_refused_are_told_beside_what_is_active(admin: Admin) -> None:
+    refused = PolicyState("d1", 7.0, ("policies/a.yaml:3:1: modls: is no known key",), 1)
+    gateway = admin.parts.gateway
+    assert isinstance(gateway, Processes)
+    gateway.snapshots = [WorkerSnapshot(index=0, pid=1, state="ready", started_at=0.0, policies=refused)]
+    shown = (await admin.client.get(f"{API}/policies/active", headers=OWNER)).json()
+    assert (shown["problems"], shown["problem_count"]) == (list(refused.problems), 1)
+
+
+async def test_a_folder_too_large_for_an_answer_is_shown_in_part_and_one_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    async with admin_port(tmp_path) as admin:
+        texts = {name: "#" * (MAX_SHOWN_CHARS // 2) for name in ("a.yaml", "b.yaml", "c.yaml")}
+        object.__setattr__(admin.parts, "policy_files", PolicyFiles("/p", lambda: texts, lambda _files: None))  # type: ignore[arg-type,return-value]
+        shown = (await admin.client.get(f"{API}/policies/active", headers=OWNER)).json()
+        assert (list(shown["files"]), shown["left_out"]) == (["a.yaml", "b.yaml"], 1)
+
+        def away() -> dict[str, str]:
+            raise FileNotFoundError("/p is not there")
+
+        object.__setattr__(admin.parts, "policy_files", PolicyFiles("/p", away, lambda _files: None))  # type: ignore[arg-type,return-value]
+        shown = (await admin.client.get(f"{API}/policies/active", headers=OWNER)).json()
+        assert (shown["files"], shown["unreadable"]) == ({}, "/p is not there")
+
+
+async def test_a_check_tells_what_would_change_for_whom_and_changes_nothing(admin: Admin) -> None:
+    files = {"default.yaml": POLICY.replace("sim", "other")}
+    found = (await admin.client.post(f"{API}/policies/check", json={"files": files}, headers=bearer("operator"))).json()
+    assert (found["ok"], found["problems"], found["change_count"]) == (True, [], 2)
+    assert found["changes"] == ["everyone else: model other -> chat added", "everyone else: model sim removed"]
+    same = (await admin.client.post(f"{API}/policies/check", json={"files": {"default.yaml": POLICY}}, headers=OWNER)).json()
+    assert (same["ok"], same["changes"]) == (True, [])
+    assert await admin.actions() == []
+
+
+async def test_a_check_names_every_mistake_with_its_place(admin: Admin) -> None:
+    files = {"default.yaml": POLICY.replace("chat", "cat")}
+    found = (await admin.client.post(f"{API}/policies/check", json={"files": files}, headers=OWNER)).json()
+    assert (found["ok"], found["digest"], found["changes"]) == (False, "", [])
+    assert found["problems"] == ["default.yaml:2:22: models[0].pool: there is no pool 'cat'; did you mean 'chat'?"]
+    assert (await admin.client.post(f"{API}/policies/check", json={"files": files}, headers=bearer("auditor"))).status_code == 403

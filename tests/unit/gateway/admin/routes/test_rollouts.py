@@ -250,3 +250,12 @@ async def test_the_keeper_and_operators_write_one_history(admin: Admin) -> None:
     assert "no decision within 60 s" in over["reason"]
     assert state_text(read((await SqlRolloutStore(admin.engine).closed(None, 1))[0]).state)
     assert (await admin.journal.verify()).broken_at is None
+
+
+async def test_a_rollout_is_found_by_its_id_also_when_another_has_its_name(admin: Admin) -> None:
+    first = (await start(admin)).json()
+    await decide(admin, "abort", reason="wrong weights")
+    second = (await start(admin)).json()
+    found = [(await admin.client.get(f"{ROLLOUTS}/{name}", headers=OWNER)).json() for name in (first["id"], second["id"], "v2")]
+    assert [one["id"] for one in found] == [first["id"], second["id"], second["id"]]
+    assert [one["open"] for one in found] == [False, True, True]
