@@ -13,6 +13,7 @@ from gateway.admin.routes.cache import router as cache
 from gateway.admin.routes.caller import router as caller
 from gateway.admin.routes.explanations import router as explanations
 from gateway.admin.routes.gateway import router as gateway
+from gateway.admin.routes.guards import router as guards
 from gateway.admin.routes.keys import router as keys
 from gateway.admin.routes.limits import add_item_routes
 from gateway.admin.routes.limits import limit_state_router as limit_state
@@ -22,6 +23,7 @@ from gateway.admin.routes.organisations import router as organisations
 from gateway.admin.routes.policies import router as policies
 from gateway.admin.routes.prices import router as prices
 from gateway.admin.routes.projects import router as projects
+from gateway.admin.routes.queues import router as queues
 from gateway.admin.routes.requests import router as requests
 from gateway.admin.routes.rollouts import router as rollouts
 from gateway.admin.routes.tenants import router as tenants
@@ -44,6 +46,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     usage,
     adapters,
     cache,
+    guards,
+    queues,
     explanations,
     requests,
     policies,

@@ -16,7 +16,7 @@ from tests.unit.gateway.fleet.test_registry import body
 ROLES = [*(role.value for role in Role), "none"]
 TENANTS = ("acme", "rivals")
 STALE = {"if-match": '"not-what-is-there"'}
-SHARED = {"/usage", "/cache", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
+SHARED = {"/usage", "/cache", "/guards", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
 """Routes open to tenant-admins whose path names no tenant."""
 
 
@@ -70,6 +70,8 @@ class World:
         )
         if path.startswith("/cache/entries"):
             path += f"?tenant={tenant}"
+        if path == "/guards/events":
+            path += f"?tenant={tenant}"
         if path == "/limits/state":
             path += f"?name={tenant}"
         number = next(self.numbers)
@@ -83,6 +85,7 @@ class World:
             "/prices": {"model": f"m{number}"},
             "/adapters": {"pool": "chat", "name": "bot", "digest": "0" * 64, "path": f"{self.admin.run_dir}/adapters/bot"},
             "/cache/purge": {"tenant": tenant},
+            "/guards/test": {"tenant": tenant, "input": "hello"},
             "/rollouts": {"name": f"r{number}", "baseline": "chat", "canary": "bare"},
             "/rollouts/{rollout}/abort": {"reason": ""},
             "/gateway/reload": {},
@@ -109,6 +112,7 @@ ALLOWED = {
     ("POST", "/policies/reload"): 200,
     ("POST", "/gateway/reload"): 202,
     ("POST", "/cache/purge"): 202,
+    ("POST", "/guards/test"): 200,
     ("POST", "/gateway/stop"): 202,
     ("POST", "/rollouts"): 400,
     ("POST", "/rollouts/{rollout}/pause"): {200, 409},
