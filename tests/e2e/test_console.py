@@ -23,7 +23,7 @@ from tests.timing import HANG_S
 
 pytestmark = pytest.mark.browser
 
-PAGES = ("Fleet", "Overload", "Gateway")
+PAGES = ("Fleet", "Requests", "Overload", "Gateway")
 
 
 @asynccontextmanager
@@ -65,6 +65,46 @@ async def test_a_person_signs_in_and_sees_a_request_arrive(tmp_path: Path) -> No
         await screenshot(page, "fleet")
 
 
+async def test_the_slowest_request_of_the_last_minute_and_its_reason_take_three_clicks(tmp_path: Path) -> None:
+    faults: list[dict[str, Any]] = [{"name": "slow_start", "delay_s": 2}]
+    async with opened(tmp_path) as (served, browser), signed_in(browser, served.admin, TOKEN) as page:
+        await chat(served, 5)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            backends = (await client.get(f"{served.admin}/backends")).json()["backends"]
+            for standing in (faults, []):
+                set_to = await client.post(f"{backends[0]['url']}/sim/faults", json={"standing": standing})
+                assert set_to.status_code == 200
+                await chat(served)
+        async with httpx.AsyncClient(base_url=served.admin, trust_env=False, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+
+            async def listed() -> bool:
+                return len((await client.get("/admin/v1/requests")).json()["items"]) == 7
+
+            while not await listed():
+                await asyncio.sleep(0.1)
+        await page.get_by_role("navigation", name="Pages").get_by_role("link", name="Requests").click()
+        await page.get_by_role("link", name="Slowest of the last minute").click()
+        await page.get_by_role("row").nth(1).get_by_role("button").click()
+        await expect(page.get_by_text("First token took 2.0")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Routing decision")).to_be_visible()
+        assert await findings(page) == []
+        await screenshot(page, "request")
+
+
+@pytest.mark.req("R37")
+async def test_what_callers_and_engines_write_stays_text(tmp_path: Path) -> None:
+    markup = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    async with opened(tmp_path) as (served, browser), signed_in(browser, served.admin, TOKEN) as page:
+        body = {"model": "sim", "user": markup, "messages": [{"role": "user", "content": markup}], "max_tokens": 3}
+        headers = {**served.headers, "user-agent": markup, "x-request-id": "caller-1"}
+        async with httpx.AsyncClient(base_url=served.url, headers=headers, timeout=HANG_S, trust_env=False) as client:
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        await show(page, "Requests")
+        await page.get_by_role("row").nth(1).get_by_role("button").click()
+        await expect(page.get_by_text(markup).first).to_be_visible()
+        assert await page.locator("main img").count() == 0
+
+
 async def test_a_page_loads_nothing_from_elsewhere_and_runs_no_script_of_a_text(tmp_path: Path) -> None:
     blocked = "inline event handler violates"
     async with opened(tmp_path) as (served, browser), console_page(browser, served.admin, meant=blocked) as page:
@@ -93,7 +133,7 @@ async def test_pages_have_no_serious_finding_and_fit_their_window(tmp_path: Path
             await chat(served, 3)
             for name in PAGES:
                 await show(page, name)
-                await page.get_by_role("main").get_by_role("group").first.wait_for()
+                await page.get_by_role("main").locator(".panel").first.wait_for()
                 assert await findings(page) == [], name
                 assert not await overflows(page), name
                 await screenshot(page, f"{name.lower()}-{'narrow' if size == NARROW else 'wide'}-{theme}")
@@ -104,7 +144,7 @@ async def test_a_role_sees_only_the_pages_of_its_routes(tmp_path: Path) -> None:
         own = await key_with(served, "tenant-admin")
         async with signed_in(browser, served.admin, own["key"]) as page:
             links = await page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts()
-            assert not set(links) & set(PAGES)
+            assert links == ["Requests"]
             await page.goto(f"{served.admin}/console/#/fleet")
             await expect(page.get_by_text("There is no such page")).to_be_visible()
             status = await page.evaluate("fetch('/admin/v1/live', {headers: {'x-tidegate-console': '1'}}).then((reply) => reply.status)")

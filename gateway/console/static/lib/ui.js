@@ -16,6 +16,7 @@ export function useAsk(ask, needs = [], everyMs = 0) {
   }, needs);
   useEffect(() => {
     alive.current = true;
+    setFound({ data: null, error: null, loading: true }); // another question: the old answer would stand under the new words
     again();
     const timer = everyMs ? setInterval(() => document.hidden || again(), everyMs) : 0;
     return () => {

@@ -120,6 +120,7 @@ ALLOWED = {
     ("POST", "/rollouts/{rollout}/promote"): {200, 409},
     ("POST", "/rollouts/{rollout}/abort"): 400,
     ("POST", "/rollouts/{rollout}/close"): {200, 409},
+    ("GET", "/live"): 503,  # this port belongs to no gateway
     ("GET", "/policies"): 409,
     ("POST", "/policies"): 409,
     ("POST", "/policies/rollback"): 409,
