@@ -198,7 +198,7 @@ class Judges:
         if asked.tenant == "away":
             return None
         verdicts = {"model": None, "version": "v", "action": "pass", "results": [], "unread": []}
-        return Judged(msgspec.Raw(msgspec.json.encode(verdicts)), (RuleApplied("r", "pii", "shadow", ("input",), "shadow pii on input"),))
+        return Judged(msgspec.json.encode(verdicts), (RuleApplied("r", "pii", "shadow", ("input",), "shadow pii on input"),))
 
 
 class Queues:
@@ -207,7 +207,7 @@ class Queues:
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.seen: list[PoolSeen] | None = [
-            PoolSeen("chat", 1, 0, 500.0, (ProspectSeen("acme", "default", 3, 1.5, 2.5, 60.0, {"tenant_count": 1}),))
+            PoolSeen("chat", 1, 0, 500.0, (ProspectSeen("acme", "default", 3, 1, 1.5, 2.5, 60.0, {"tenant_count": 1}),))
         ]
 
     async def outlook(self, tokens: int) -> list[PoolSeen] | None:

@@ -58,8 +58,8 @@ class RuleApplied(msgspec.Struct, frozen=True):
 class Judged(msgspec.Struct, frozen=True):
     """The verdicts, or why there are none."""
 
-    verdicts: msgspec.Raw = msgspec.Raw(b"null")
-    """As `POST /v1/guard` answers."""
+    verdicts: bytes = b"null"
+    """JSON, as `POST /v1/guard` answers."""
     rules: tuple[RuleApplied, ...] = ()
     refusal: str = ""
     """Why there are no verdicts; empty where there are."""
@@ -116,7 +116,7 @@ async def judged_for(asked: JudgeAsked, deps: Deps) -> Judged:
         return Judged(refusal=str(fault), param=fault.param or "")
     calls = [] if guards is None else call_verdicts(question.calls, guards)
     version = "" if guards is None else guards.version
-    return Judged(msgspec.Raw(render_verdicts(question, verdicts, version, "", calls)), _applied(guards))
+    return Judged(render_verdicts(question, verdicts, version, "", calls), _applied(guards))
 
 
 def judged_by_rules(written: str, body: bytes) -> Judged:
@@ -140,7 +140,7 @@ def judged_by_rules(written: str, body: bytes) -> Judged:
         return Judged(refusal=str(fault), param=fault.param or "")
     verdicts = [guards.chain(text.direction, reasoning=text.beside).judge(text.text) for text in question.texts]
     rendered = render_verdicts(question, verdicts, guards.version, "", call_verdicts(question.calls, guards))
-    return Judged(msgspec.Raw(rendered), _applied(guards, detectors=False))
+    return Judged(rendered, _applied(guards, detectors=False))
 
 
 def _applied(guards: GuardSet | None, *, detectors: bool = True) -> tuple[RuleApplied, ...]:

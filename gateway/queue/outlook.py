@@ -37,6 +37,8 @@ class Prospect(msgspec.Struct, frozen=True):
     tier: int
     waiting: int
     """Requests that wait now: of the tenant; of `ANYBODY`, those of all tenants."""
+    waits: bool
+    """Whether it would have to wait."""
     wait_s: float
     """The predicted wait; 0 for none, and while it is unknown."""
     may_wait_s: float
@@ -62,6 +64,8 @@ class ProspectSeen(msgspec.Struct, frozen=True):
     tenant: str
     priority: str
     waiting: int
+    waits: int
+    """Workers in which it would have to wait."""
     least_wait_s: float
     most_wait_s: float
     may_wait_s: float
@@ -137,7 +141,7 @@ def outlook_of(name: str, queue: PoolQueue, policies: PolicySet, tokens: int, no
         if forecast is None:
             return PoolOutlook(name, False, state.tokens_per_s)
         word = "" if forecast.refused is None else forecast.refused[0]
-        prospects.append(Prospect(tenant, tier, count, forecast.wait_s, may_s, word))
+        prospects.append(Prospect(tenant, tier, count, forecast.waits, forecast.wait_s, may_s, word))
     return PoolOutlook(name, True, state.tokens_per_s, tuple(prospects))
 
 
@@ -163,6 +167,17 @@ def _seen(name: str, outlooks: list[PoolOutlook]) -> PoolSeen:
             if one.refused:
                 refused[one.refused] = refused.get(one.refused, 0) + 1
         waits = [one.wait_s for one in all_met]
-        shown.append(ProspectSeen(tenant, WORDS[tier], sum(one.waiting for one in own), min(waits), max(waits), own[0].may_wait_s, refused))
+        shown.append(
+            ProspectSeen(
+                tenant,
+                WORDS[tier],
+                sum(one.waiting for one in own),
+                sum(one.waits for one in all_met),
+                min(waits),
+                max(waits),
+                own[0].may_wait_s,
+                refused,
+            )
+        )
     rate = sum(outlook.tokens_per_s for outlook in outlooks)
     return PoolSeen(name, len(outlooks), len(outlooks) - len(met), rate, tuple(shown))

@@ -214,7 +214,7 @@ async def test(call: Posting, wanted: TrialText) -> Response:
         judged = await _by_tenant(call, wanted, {**texts, "model": wanted.model or None, GUARDS: wanted.guards or None})
     if judged.refusal:
         raise AdminProblem(400, "invalid_value", judged.refusal, "guards" if judged.param == GUARDS else judged.param or None)
-    return answer(200, {"verdicts": judged.verdicts, "rules": msgspec.to_builtins(judged.rules)})
+    return answer(200, {"verdicts": msgspec.Raw(judged.verdicts), "rules": msgspec.to_builtins(judged.rules)})
 
 
 async def _by_tenant(call: AdminCall, wanted: TrialText, question: dict[str, Any]) -> Judged:

@@ -28,6 +28,7 @@ class ProspectShown(BaseModel):
     tenant: str = Field(description="Empty for a tenant with nothing waiting.")
     priority: str
     waiting: int = Field(description="Requests that wait now: those of the tenant, or where `tenant` is empty those of all tenants.")
+    waits: int = Field(description="Workers in which the request would have to wait; in the others it would go at once.")
     least_wait_s: float = Field(description="The predicted wait in the worker with the shortest one; 0 for none, and while unknown.")
     most_wait_s: float = Field(description="The same in the worker with the longest one.")
     may_wait_s: float = Field(description="The longest wait that the tenant's policy or the class allows.")

@@ -67,15 +67,15 @@ async def test_a_supposed_request_teaches_the_queue_nothing() -> None:
 
 def test_workers_are_joined_by_tenant_and_class() -> None:
     """A tenant that waits in one worker meets in another one what anybody does."""
-    here = PoolOutlook("p", True, 100.0, (Prospect(ANYBODY, 2, 4, 2.0, 60.0), Prospect("a", 2, 4, 5.0, 3.0, "too_long")))
-    there = PoolOutlook("p", True, 50.0, (Prospect(ANYBODY, 2, 1, 0.5, 60.0),))
+    here = PoolOutlook("p", True, 100.0, (Prospect(ANYBODY, 2, 4, True, 2.0, 60.0), Prospect("a", 2, 4, True, 5.0, 3.0, "too_long")))
+    there = PoolOutlook("p", True, 50.0, (Prospect(ANYBODY, 2, 1, False, 0.0, 60.0),))
     away = PoolOutlook("p", False, 0.0)
     (seen,) = joined([[here], [there], [away]])
     assert (seen.pool, seen.workers, seen.unreached, seen.tokens_per_s) == ("p", 3, 1, 150.0)
     anybody, tenant = seen.prospects
-    assert (anybody.waiting, anybody.least_wait_s, anybody.most_wait_s, anybody.refused) == (5, 0.5, 2.0, {})
+    assert (anybody.waiting, anybody.waits, anybody.least_wait_s, anybody.most_wait_s, anybody.refused) == (5, 1, 0.0, 2.0, {})
     assert (tenant.tenant, tenant.priority, tenant.waiting, tenant.may_wait_s) == ("a", "default", 4, 3.0)
-    assert (tenant.least_wait_s, tenant.most_wait_s, tenant.refused) == (0.5, 5.0, {"too_long": 1})
+    assert (tenant.least_wait_s, tenant.most_wait_s, tenant.refused) == (0.0, 5.0, {"too_long": 1})
 
 
 async def test_workers_are_asked_over_their_sockets(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ async def test_the_next_request_is_of_the_size_that_is_asked_for(admin: Admin) -
             "tenant": "acme",
             "priority": "default",
             "waiting": 3,
+            "waits": 1,
             "least_wait_s": 1.5,
             "most_wait_s": 2.5,
             "may_wait_s": 60.0,
