@@ -4,6 +4,7 @@
 detectors. `judged_by_rules` judges by rules as somebody has written them, without a worker and so without detectors.
 """
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
@@ -84,7 +85,9 @@ class WorkersGuards:
     async def judge(self, asked: JudgeAsked) -> Judged | None:
         """The verdicts; None when no worker answers."""
         reply = await ask_newest(self._run_dir, JUDGE_LINE + msgspec.msgpack.encode(asked), WITHIN_S)
-        return msgspec.msgpack.decode(reply, type=Judged) if reply else None
+        with contextlib.suppress(msgspec.DecodeError):  # a worker of another version, while the gateway is replaced
+            return msgspec.msgpack.decode(reply, type=Judged) if reply else None
+        return None
 
 
 def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:

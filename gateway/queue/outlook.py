@@ -5,6 +5,7 @@ are a worker's handlers, and `joined` makes one view of those of all workers. Ea
 any of them by chance, so a view has the shortest and the longest wait.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
@@ -104,8 +105,11 @@ class WorkersQueues:
 
     async def outlook(self, tokens: int) -> list[PoolSeen] | None:
         """Every pool; None when no worker answers."""
-        replies = await ask_every(self._run_dir, OUTLOOK_LINE + b"%d" % tokens)
-        return joined([msgspec.msgpack.decode(reply, type=list[PoolOutlook]) for reply in replies]) if replies else None
+        found = []
+        for reply in await ask_every(self._run_dir, OUTLOOK_LINE + b"%d" % tokens):
+            with contextlib.suppress(msgspec.DecodeError):  # a worker of another version, while the gateway is replaced
+                found.append(msgspec.msgpack.decode(reply, type=list[PoolOutlook]))
+        return joined(found) if found else None
 
 
 def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:

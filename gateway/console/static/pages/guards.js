@@ -175,17 +175,17 @@ function Try({ me }) {
           <label class="check"><input type="radio" name="whose" checked=${own} onChange=${() => setOwn(true)} /> written here</label>
         </div>`}
         ${own
-          ? html`<${Field} label="Rules" name="rules" hint="As in the guards of a policy, in YAML." error=${error}><textarea name="rules" required spellcheck=${false} defaultValue=${EXAMPLE}></textarea><//>`
-          : html`<div class="filters row">
+          ? html`<${Field} key="rules" label="Rules" name="rules" hint="As in the guards of a policy, in YAML." error=${error}><textarea name="rules" required spellcheck=${false} defaultValue=${EXAMPLE}></textarea><//>`
+          : html`<div key="tenant" class="row">
               ${!me.tenant && html`<${Field} label="Tenant" name="tenant" error=${error}><select name="tenant" required>${(tenants.data ?? []).map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}</select><//>`}
               <${Field} label="Project" name="project" error=${error} placeholder="default" maxlength="63" autocomplete="off" />
               <${Field} label="Model" name="model" error=${error} placeholder="rules of every model" maxlength="256" autocomplete="off" />
               <${Field} label="Rules asked for" name="guards" error=${error} placeholder="id, id" autocomplete="off" />
             </div>`}
-        <${Field} label="What the text is" name="direction" error=${error}><select name="direction">${DIRECTIONS.map(([value, words]) => html`<option key=${value} value=${value}>${words}</option>`)}</select><//>
-        <${Field} label="Text" name="input" error=${error}><textarea name="text" required spellcheck=${false}></textarea><//>
+        <${Field} key="direction" label="What the text is" name="direction" error=${error}><select name="direction">${DIRECTIONS.map(([value, words]) => html`<option key=${value} value=${value}>${words}</option>`)}</select><//>
+        <${Field} key="input" label="Text" name="input" error=${error}><textarea name="text" required spellcheck=${false}></textarea><//>
         ${error && html`<${Failure} error=${error} />`}
-        <div class="row"><button class="primary" disabled=${change.busy}>${change.busy ? "Judging…" : "Judge"}</button></div>
+        <div class="row"><button class="primary" disabled=${change.busy || (!own && tenants.loading)}>${change.busy ? "Judging…" : "Judge"}</button></div>
       </form>
     <//>
     ${shown && html`<${Verdict} shown=${shown} text=${shown.text} />`}`;

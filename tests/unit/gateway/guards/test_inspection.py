@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +25,10 @@ DOCUMENT = {"tenant": "acme", "models": [{"name": "sim", "pool": "chat"}], "guar
 
 
 @pytest.fixture
-def deps() -> Any:
+async def deps() -> Any:
     policies = compiled([PolicyDocument.model_validate(DOCUMENT)])
     loop = asyncio.get_running_loop()
-    return SimpleNamespace(live=SimpleNamespace(policies=policies), unpredictable=None, loop=loop, detectors={})
+    return SimpleNamespace(live=SimpleNamespace(policies=policies), unpredictable=random.Random(1), loop=loop, detectors={})
 
 
 def body(**fields: Any) -> bytes:
