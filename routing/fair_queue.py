@@ -248,6 +248,15 @@ class FairQueue:
         """How many requests wait, by class."""
         return [self._tiers[at].count + self._tiers[at + 1].count for at in range(0, RANKS, 2)]
 
+    def by_tenant(self, most: int) -> list[tuple[str, list[int]]]:
+        """The tenants with the most requests waiting, longest queue first, each with how many of them wait by class. O(tenants)."""
+        counts: dict[str, list[int]] = {}
+        for rank, tier in enumerate(self._tiers):
+            for tenant, row in tier.rows.items():
+                if row.ranked:
+                    counts.setdefault(tenant, [0] * (RANKS // 2))[rank // 2] += len(row.ranked)
+        return sorted(counts.items(), key=lambda item: (-sum(item[1]), item[0]))[:most]
+
     def __len__(self) -> int:
         return self.count
 

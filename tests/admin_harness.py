@@ -17,6 +17,7 @@ from starlette.routing import Mount
 
 from cache.answers import Answer
 from cache.ports import KeptEntry, Selection
+from cache.semantic.control import Proof
 from domain.adapters import RegisteredAdapter
 from domain.identity import TenantId
 from domain.membership import Owner
@@ -26,14 +27,17 @@ from gateway.admin.access import Authenticator, Principal
 from gateway.admin.app import create_admin_app
 from gateway.admin.call import DatabasePolicies, PolicyFiles
 from gateway.admin.simulations import Simulations
+from gateway.answers.cache import AuditedHits
 from gateway.config.pools import LoraSettings, PoolSettings
 from gateway.fleet.adapters import AdapterRegistry
+from gateway.guards.inspection import JudgeAsked, Judged, RuleApplied
 from gateway.placement.backend_state import BackendState
 from gateway.placement.decisions import Contender, Explained
 from gateway.placement.explain import NoPlacement, Would, WouldAnswer
 from gateway.process.snapshots import PolicyState, SlotState, Supervision, WorkerSnapshot
 from gateway.request_log.collector import RequestCollector
 from gateway.request_log.reader import RequestLog
+from gateway.queue.outlook import PoolSeen, ProspectSeen
 from gateway.sync.policy_copy import compiled_from
 from gateway.wiring.admin import StoreTransactions, id_of, text_of
 from tenancy.accounts import DirectoryBounds
@@ -181,10 +185,44 @@ class Keeps:
         kept = kept_answer(owner)
         return kept if key == kept.key else None
 
+    async def audited(self) -> list[AuditedHits]:
+        return [
+            AuditedHits(owner, 0.01, Proof(audits=200.0, wrong=wrong, lower=0.0, upper=0.1, stopped=wrong > 5))
+            for owner, wrong in (("acme", 1.0), ("bolt", 9.0), ("group:all", 0.0))
+        ]
+
 
 def kept_answer(owner: str) -> Answer:
     """The answer that the workers of `Keeps` have of an owner."""
     return Answer(owner, b"k" * 32, b'{"id":"x","choices":[]}', Usage(3, 4), "sim", 5.0, 65.0, "n", "k1")
+
+
+class Judges:
+    """Everything that has a tenant passes; the tenant `away` has no worker that answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[JudgeAsked] = []
+
+    async def judge(self, asked: JudgeAsked) -> Judged | None:
+        self.asked.append(asked)
+        if asked.tenant == "away":
+            return None
+        verdicts = {"model": None, "version": "v", "action": "pass", "results": [], "unread": []}
+        return Judged(msgspec.json.encode(verdicts), (RuleApplied("r", "pii", "shadow", ("input",), "shadow pii on input"),))
+
+
+class Queues:
+    """One pool in which the tenant `acme` waits."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.seen: list[PoolSeen] | None = [
+            PoolSeen("chat", 1, 0, 500.0, (ProspectSeen("acme", "default", 3, 1, 1.5, 2.5, 60.0, {"tenant_count": 1}),))
+        ]
+
+    async def outlook(self, tokens: int) -> list[PoolSeen] | None:
+        self.asked.append(tokens)
+        return self.seen
 
 
 class Processes:
@@ -301,6 +339,8 @@ async def admin_port(
         gateway=Processes(),
         policy_files=PolicyFiles("/policies", lambda: {"default.yaml": POLICY}, lambda files: compiled_from(files, ["chat"], {})),
         simulations=Simulations(folder, wall, lambda: "sim_1"),
+        queues=Queues(),
+        guards=Judges(),
         policies=DatabasePolicies(StoreTransactions(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed)
         if stored
         else None,

@@ -76,6 +76,13 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stopped: bool
     """Nothing is given: more audits were wrong than the bound explains."""
 
+    def joined(self, other: "Proof") -> "Proof":
+        """What the audits of both say. Each stands for as many would-be hits as any other, as long as both audit the same share of theirs;
+        stopped where either is."""
+        audits, wrong = self.audits + other.audits, self.wrong + other.wrong
+        lower, upper = wilson(wrong, audits)
+        return Proof(audits=audits, wrong=wrong, lower=lower, upper=upper, stopped=self.stopped or other.stopped)
+
 
 class HitControl:
     """Draws the line for one partition.

@@ -174,6 +174,16 @@ class VerifiedDecider:
             proof=learned.control.proof(now),
         )
 
+    def proofs(self, now: float) -> dict[str, Proof]:
+        """What audits say of the hits of each owner, over its partitions; none for an owner of which none was audited."""
+        found: dict[str, Proof] = {}
+        for learned in self._learned.values():
+            proof = learned.control.proof(now)
+            if proof.audits:
+                earlier = found.get(learned.owner)
+                found[learned.owner] = proof if earlier is None else earlier.joined(proof)
+        return found
+
     def _of(self, partition: bytes, owner: str) -> _Learned:
         learned = self._learned.get(partition)
         if learned is not None:

@@ -29,8 +29,10 @@ from gateway.admin.simulations import Simulations
 from gateway.answers.inspection import InspectsAnswers
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
+from gateway.guards.inspection import JudgesTexts
 from gateway.placement.explain import Explaining
 from gateway.process.snapshots import Supervision, WorkerSnapshot
+from gateway.queue.outlook import ForecastsQueues
 from gateway.request_log.reader import RequestLog
 from gateway.rollouts.aborts import RolloutAborts
 from gateway.sync.policies import Reloading
@@ -354,6 +356,10 @@ class Parts:
     """None where the API belongs to no gateway."""
     simulations: Simulations | None = None
     """None where the API belongs to no gateway."""
+    queues: ForecastsQueues | None = None
+    """Asks workers what the next request would meet; None where the API belongs to no gateway."""
+    guards: JudgesTexts | None = None
+    """Asks workers what guard rules say of a text; None where the API belongs to no gateway."""
     requests: RequestLog | None = None
     """The request log; None where the API belongs to no gateway."""
     docs_url: str = ""

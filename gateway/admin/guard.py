@@ -28,12 +28,15 @@ MAX_ROLLOUT_BYTES: Final = 1024 * 1024
 MAX_POLICIES_BYTES: Final = 12 * 1024 * 1024
 """Largest policies as JSON: their text (`gateway.sync.policy_copy.MAX_CHARS`), plus the JSON quoting. A simulation's trace is
 as long (`gateway.process.simulation_job.MAX_TRACE_CHARS`)."""
+MAX_TRIAL_BYTES: Final = 1024 * 1024
+"""Largest text that guard rules are tried on, with the rules: as much as `POST /v1/guard` takes."""
 LONGER_BODIES: Final = {
     "/requests/explanation": MAX_REQUEST_BYTES,
     "/policies": MAX_POLICIES_BYTES,
     "/policies/check": MAX_POLICIES_BYTES,
     "/rollouts": MAX_ROLLOUT_BYTES,
     "/simulations": MAX_POLICIES_BYTES,
+    "/guards/test": MAX_TRIAL_BYTES,
 }
 MAX_HEADER_CHARS: Final = 1024
 

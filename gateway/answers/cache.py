@@ -9,6 +9,7 @@ import msgspec
 
 from cache.answers import Answer
 from cache.ports import AnswerStore, Selection
+from cache.semantic.control import Proof
 from cache.semantic.ports import IndexFigures
 from cache.stores.memory import MemoryAnswers
 from domain.clock import WallClock
@@ -40,6 +41,15 @@ class SimilarState(msgspec.Struct, frozen=True):
     index: IndexFigures | None = None
 
 
+class AuditedHits(msgspec.Struct, frozen=True):
+    """What audits of one worker say of the hits that one owner's similar questions are given."""
+
+    owner: str
+    allowed: float
+    """Wrong answers per hit that the policy allows."""
+    proof: Proof
+
+
 class SemanticSource(Protocol):
     """The similar questions of a worker, which are made ready when they are first asked for: most gateways never need them."""
 
@@ -52,6 +62,10 @@ class SemanticSource(Protocol):
 
     def state(self) -> SimilarState:
         """How they stand."""
+        ...
+
+    def audited(self) -> list[AuditedHits]:
+        """What audits say of the hits of each owner; nothing before there are any."""
         ...
 
     async def purge(self, selection: Selection) -> int:

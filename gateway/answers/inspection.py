@@ -11,6 +11,8 @@ import msgspec
 
 from cache.answers import Answer as KeptAnswer
 from cache.ports import KeptEntry, Selection
+from cache.semantic.control import Proof
+from gateway.answers.cache import AuditedHits
 from gateway.deps import Deps
 from gateway.process.worker_link import Answer, ask_every
 
@@ -18,6 +20,8 @@ LIST_LINE: Final = b"kept\n"
 """Begins a question for entries; an `ListAsked` in MessagePack follows."""
 SHOW_LINE: Final = b"kept answer\n"
 """Begins a question for one answer with its content; a `ContentAsked` in MessagePack follows."""
+AUDITS_LINE: Final = b"audited hits\n"
+"""The question what audits say of hits on similar questions."""
 WITHIN_S: Final = 2.0
 """Time limit for an answer: a shared store is asked page by page."""
 
@@ -47,6 +51,10 @@ class InspectsAnswers(Protocol):
         """An answer with its content; None where no worker finds it."""
         ...
 
+    async def audited(self) -> list[AuditedHits]:
+        """What audits of all workers say of hits on similar questions, by owner and by what its policy allows."""
+        ...
+
 
 class WorkersAnswers:
     """Asks the workers of this gateway, each of which has answers of its own or the shared store."""
@@ -70,6 +78,14 @@ class WorkersAnswers:
         found = [msgspec.msgpack.decode(reply, type=KeptAnswer) for reply in replies]
         return max(found, key=lambda answer: answer.kept_at, default=None)
 
+    async def audited(self) -> list[AuditedHits]:
+        replies = await ask_every(self._run_dir, AUDITS_LINE)
+        joined: dict[tuple[str, float], Proof] = {}
+        for one in (one for reply in replies for one in msgspec.msgpack.decode(reply, type=list[AuditedHits])):
+            earlier = joined.get((one.owner, one.allowed))
+            joined[one.owner, one.allowed] = one.proof if earlier is None else earlier.joined(one.proof)
+        return [AuditedHits(owner, allowed, proof) for (owner, allowed), proof in sorted(joined.items())]
+
 
 def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:
     """The handlers of questions, by the line that begins a question. They answer nothing while the worker has no cache yet (`deps_of`
@@ -90,4 +106,9 @@ def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:
         (found,) = await deps.answers.find([wanted.key], wanted.owner, None)
         return b"" if found is None else msgspec.msgpack.encode(found)
 
-    return {LIST_LINE: entries, SHOW_LINE: content}
+    async def audited(_question: bytes) -> bytes:
+        deps = deps_of()
+        semantic = deps.answers.semantic if deps is not None else None
+        return b"" if semantic is None else msgspec.msgpack.encode(semantic.audited())
+
+    return {LIST_LINE: entries, SHOW_LINE: content, AUDITS_LINE: audited}

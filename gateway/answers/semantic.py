@@ -27,6 +27,7 @@ from cache.semantic.ports import Embedder, EmbedderAway, Question, QuestionIndex
 from cache.semantic.verified import VerifiedDecider, VerifiedSettings
 from domain.ask import Ask
 from domain.clock import Rng, WallClock
+from gateway.answers.cache import AuditedHits
 from gateway.answers.documents import text_of
 
 NEAREST: Final = 8
@@ -214,6 +215,16 @@ class SemanticCache:
                 self._deciders.popitem(last=False)
         self._deciders.move_to_end(terms)
         return decider
+
+    def audited(self) -> list[AuditedHits]:
+        """What audits say of the hits of each owner."""
+        now = self._wall()
+        return [
+            AuditedHits(owner, wrong_per_hit, proof)
+            for (_, wrong_per_hit), decider in self._deciders.items()
+            if isinstance(decider, VerifiedDecider)
+            for owner, proof in decider.proofs(now).items()
+        ]
 
     async def purge(self, selection: Selection) -> int:
         """Remove questions, and what was learned of their owner: it is of questions that may be gone. Raises while the index is away."""

@@ -49,6 +49,16 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
     return {**one, **counts, "saved_usd": f"${one['saved_usd']}"}
 
 
+_AUDIT_COLUMNS = ("owner", "wrong_rate", "lower", "upper", "allowed", "audits", "stopped")
+
+
+@cache_app.command("wrong")
+def wrong(gateway: GatewayOptions, output: OutputOptions) -> None:
+    """Print how many answers to similar questions are wrong, by tenant or group: estimated from audits, with bounds of 95 % confidence."""
+    found = gateway.api().read(f"{API}/cache")["audited"]
+    output.show(found, _AUDIT_COLUMNS, found)
+
+
 _ENTRY_COLUMNS = ("key", "model", "namespace", "bytes", "kept_unix", "expires_unix", "writer")
 
 

@@ -1,4 +1,6 @@
-"""`tidegate guard …`: what guard rules find, tried on texts before anybody relies on them. Nothing is sent anywhere."""
+"""`tidegate guard …`: what guard rules find, tried on texts before anybody relies on them, without sending them anywhere; and what the
+rules of a running gateway said.
+"""
 
 import random
 from collections import Counter
@@ -9,7 +11,8 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from gateway.cli.connection import DEFAULT_CONFIG, Config
+from gateway.cli.admin_client import API, segment
+from gateway.cli.connection import DEFAULT_CONFIG, Config, GatewayOptions
 from gateway.cli.groups import CommandGroup
 from gateway.cli.guard_rules import Chains, chains_of_file, chains_of_tenant
 from gateway.cli.printing import OutputOptions, err, fail
@@ -22,7 +25,7 @@ from guardrails.rules.secret_formats import KINDS as SECRETS
 from guardrails.verdict import GuardVerdict
 from guardrails.window import GuardWindow
 
-guard_app = CommandGroup("Guard rules, tried on texts.")
+guard_app = CommandGroup("Guard rules: tried on texts, and what they did.")
 
 MAX_FILE_BYTES: Final = 256 * 1024**2
 _COLUMNS: Final = ("rule", "kind", "mode", "texts", "findings", "lines")
@@ -36,6 +39,39 @@ def types(output: OutputOptions) -> None:
     """Print the types that rules of the kinds `secrets` and `pii` can look for."""
     rows = [{"kind": kind, "type": name} for kind, names in (("secrets", SECRETS), ("pii", PII)) for name in names]
     output.show(rows, ("kind", "type"))
+
+
+_SAID: Final = ("tenant", "rule", "mode", "direction", "findings")
+_BLOCKED: Final = ("at_unix", "tenant", "rule", "kinds", "direction", "model", "key", "request_id")
+
+
+@guard_app.command("findings")
+def findings(gateway: GatewayOptions, output: OutputOptions) -> None:
+    """Print what each rule of a running gateway found since its workers started; --json has the verdicts by tenant, too. What a rule with
+    mode `shadow` found had no effect."""
+    shown = gateway.api().read(f"{API}/guards")
+    output.show(shown["rules"], _SAID, shown)
+
+
+@guard_app.command("blocks")
+def blocks(
+    gateway: GatewayOptions,
+    output: OutputOptions,
+    tenant: Annotated[str, typer.Option(help="Only blocks of this tenant.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Blocks at most, newest first.")] = 50,
+) -> None:
+    """Print the last requests that rules refused and answers that they cut, without their texts."""
+    found = gateway.api().items(f"{API}/guards/events" + (f"?tenant={segment(tenant)}" if tenant else ""), limit)
+    rows = [
+        {
+            **one,
+            "at_unix": one["at_unix_ms"] / 1000,
+            "rule": f"({one['further']} more)" if one["further"] else one["rule"],
+            "kinds": ", ".join(one["kinds"]),
+        }
+        for one in found
+    ]
+    output.show(rows, _BLOCKED, found, expendable=("key", "model"))
 
 
 @guard_app.command("test")

@@ -36,6 +36,7 @@ from gateway.fleet.shared_polls import SharedPolls
 from gateway.fleet.shared_signals import SharedSignals
 from gateway.fleet.sources import STORE_LOOK_EVERY_S, RegisteredSource
 from gateway.fleet.view import state_of
+from gateway.guards.inspection import answers as judging
 from gateway.http.data_port import DataPort
 from gateway.http.edge.client_address import TrustedProxies
 from gateway.http.edge.connection import EdgeConnection
@@ -56,6 +57,7 @@ from gateway.process.sibling_bus import Sibling, SiblingBus, SiblingTopic
 from gateway.process.snapshots import IndexState, State, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import WorkerLink, ask_oldest, worker_socket
+from gateway.queue.outlook import answers as queue_outlook
 from gateway.queue.shared_service import SharedService
 from gateway.record import Record
 from gateway.request.end_revoked import RevokedAnswers
@@ -196,6 +198,7 @@ class _Worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers()}
         answering |= {COPY_LINE: self._copied, LIVE_LINE: self._live}
+        answering |= {**queue_outlook(lambda: self._deps), **judging(lambda: self._deps)}
         if self._ring is not None:
             answering |= self._ring.answers()
         socket = worker_socket(Path(self._slot.run_dir), self._index, os.getpid())

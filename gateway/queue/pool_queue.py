@@ -180,11 +180,12 @@ class PoolQueue:
 
     # --- joining ---------------------------------------------------------------------------------------------------
 
-    def refusal(self, place: QueuedRequest, may_s: float, *, read: bool = True) -> tuple[str, Fault] | None:
+    def refusal(self, place: QueuedRequest, may_s: float, *, read: bool = True, supposed: bool = False) -> tuple[str, Fault] | None:
         """Why a request may not join the queue: the word for metrics and the fault; None when it may. Costs a few microseconds.
 
         Args:
             read: whether the prompt was read, so that its cached tokens are known.
+            supposed: whether there is no such request, so that nothing is learned of its refusal.
         """
         if self._stopped:
             return refusals.STOPPED, refusals.stopping()
@@ -193,21 +194,26 @@ class PoolQueue:
             mine = place.tier <= self._held_tier and self._capacity.free_for(place.tenant)
             wait_s = 0.0 if mine else wait_s  # those that wait have no right to this capacity
         if wait_s > may_s or may_s <= 0:
-            self._margin.refused(rank_of(place))
+            if not supposed:
+                self._margin.refused(rank_of(place))
             return refusals.TOO_LONG, refusals.too_long(wait_s, may_s, self._rng.random())
         bound = self._queue.refused(place)
         if bound is not None:
             return bound, refusals.full(bound, wait_s, self._rng.random())
         return None
 
-    def forecast(self, place: QueuedRequest, may_s: float) -> WaitForecast | None:
+    def forecast(self, place: QueuedRequest, may_s: float, *, supposed: bool = False) -> WaitForecast | None:
         """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up
-        and reached: an outage is no overload."""
+        and reached: an outage is no overload.
+
+        Args:
+            supposed: as in `refusal`.
+        """
         if self._out():
             return None
         if not self.waiting and (not self._load_table.limited or (self._capacity.look() and self._capacity.free_for(place.tenant))):
             return AT_ONCE
-        return WaitForecast(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
+        return WaitForecast(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False, supposed=supposed))
 
     @property
     def token_s(self) -> float:
@@ -430,6 +436,10 @@ class PoolQueue:
     def served_elsewhere(self, rank: int, tenant: str, tokens: int) -> None:
         """Charge a tenant what another worker's queue served it (`FairQueue.served_elsewhere`)."""
         self._queue.served_elsewhere(rank, tenant, tokens)
+
+    def by_tenant(self, most: int) -> list[tuple[str, list[int]]]:
+        """The tenants with the most requests waiting (`FairQueue.by_tenant`)."""
+        return self._queue.by_tenant(most)
 
     def state(self) -> QueueState:
         """The number of waiting requests by class, and the drain rate."""

@@ -15,6 +15,7 @@ from domain.priority import WORDS
 from gateway.fleet.view import fleet_seen
 from gateway.placement.backend_state import BackendState
 from gateway.process.snapshots import WorkerSnapshot
+from gateway.queue.refusals import REFUSALS
 from gateway.telemetry.families import (
     CACHE_RESULTS,
     CLASS_RESULTS,
@@ -113,6 +114,8 @@ class LiveSample(msgspec.Struct, frozen=True, kw_only=True):
     cache: dict[str, float] | None = None
     guards: dict[str, float] | None = None
     queue_refused: float | None = None
+    queue_reasons: dict[str, float] | None = None
+    """Requests whose wait for room ended without it, or did not begin, by the reasons that occurred."""
     slo_met: float | None = None
     """Share of the service levels that were met within the last `WINDOW` samples; None without any."""
     ttft_ms: Quantiles = Quantiles()
@@ -187,7 +190,7 @@ class LiveFigures:
             return None if first or took_s <= 0 else sum(change[family.name]) / took_s
 
         met, missed = recent[PROMISED.name]
-        cost = rate(COST)
+        cost, refused = rate(COST), rates(QUEUE_REFUSED, REFUSALS)
         return LiveSample(
             at_unix=round(at_unix, 3),
             workers=len({worker.index for worker in workers}),
@@ -200,6 +203,7 @@ class LiveFigures:
             cache=rates(LOOKED_UP, CACHE_RESULTS),
             guards=rates(GUARD_VERDICTS, GUARD_WORDS),
             queue_refused=rate(QUEUE_REFUSED),
+            queue_reasons=None if refused is None else {word: each for word, each in refused.items() if each},
             slo_met=None if met + missed == 0 else met / (met + missed),
             ttft_ms=quantiles(TTFT_BOUNDS_S, recent[TTFT.name][:-1]),
             tpot_ms=quantiles(TPOT_BOUNDS_S, recent[TPOT.name][:-1]),

@@ -40,6 +40,7 @@ from gateway.config.read_secrets import HookSecrets, read_former_pepper
 from gateway.config.secrets import SecretError
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.view import fleet_seen
+from gateway.guards.inspection import WorkersGuards
 from gateway.placement.explain import WorkersExplain
 from gateway.process.background import kept_up
 from gateway.process.own_loop import in_own_loop
@@ -47,6 +48,7 @@ from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.sockets import shown_address
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import collect, supervision
+from gateway.queue.outlook import WorkersQueues
 from gateway.rollouts.aborts import RolloutAborts
 from gateway.rollouts.hook import HookCounts, RolloutHook
 from gateway.rollouts.keeper import KeeperState, RolloutKeeper
@@ -368,6 +370,8 @@ class AdminApiRun:
             live=LiveFeed(partial(live_workers, self._run_dir), time.time),
             policy_files=files,
             simulations=self._simulations,
+            queues=WorkersQueues(self._run_dir),
+            guards=WorkersGuards(self._run_dir),
             requests=self._requests.log if self._requests is not None else None,
             docs_url=settings.public_docs,
         )

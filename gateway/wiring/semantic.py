@@ -10,7 +10,7 @@ import structlog
 
 from cache.ports import Selection
 from domain.ask import Endpoint
-from gateway.answers.cache import SimilarState
+from gateway.answers.cache import AuditedHits, SimilarState
 from gateway.config.cache import SemanticSettings
 from gateway.config.load import Settings
 from gateway.deps import Deps
@@ -55,6 +55,10 @@ class SemanticOnDemand:
         if self._made is not None:
             return SimilarState("ready", self._made.index.figures())
         return SimilarState(self.why or ("unused" if self._making is None else "starting"))
+
+    def audited(self) -> list[AuditedHits]:
+        """What audits say of the hits of each owner; nothing before there are any."""
+        return [] if self._made is None else self._made.audited()
 
     async def purge(self, selection: Selection) -> int:
         """Remove questions of this worker. A shared index is asked even by a worker that has not looked anything up yet."""

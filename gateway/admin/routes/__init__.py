@@ -15,6 +15,7 @@ from gateway.admin.routes.explanations import router as explanations
 from gateway.admin.routes.feedback import router as feedback
 from gateway.admin.routes.forecasts import router as forecasts
 from gateway.admin.routes.gateway import router as gateway
+from gateway.admin.routes.guards import router as guards
 from gateway.admin.routes.keys import router as keys
 from gateway.admin.routes.limits import add_item_routes
 from gateway.admin.routes.limits import limit_state_router as limit_state
@@ -24,6 +25,7 @@ from gateway.admin.routes.organisations import router as organisations
 from gateway.admin.routes.policies import router as policies
 from gateway.admin.routes.prices import router as prices
 from gateway.admin.routes.projects import router as projects
+from gateway.admin.routes.queues import router as queues
 from gateway.admin.routes.requests import router as requests
 from gateway.admin.routes.rollouts import router as rollouts
 from gateway.admin.routes.simulations import router as simulations
@@ -48,6 +50,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     usage,
     adapters,
     cache,
+    guards,
+    queues,
     explanations,
     feedback,
     requests,

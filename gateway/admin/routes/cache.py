@@ -18,7 +18,7 @@ from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
 from gateway.admin.describe import POST_ERRORS, READ_ERRORS, Asking, Name, Posting
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import AdminProblem, not_found
-from gateway.answers.cache import cache_secret, digest_of_user
+from gateway.answers.cache import AuditedHits, cache_secret, digest_of_user
 from gateway.answers.controls import NAMESPACE_PATTERN
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.telemetry.families import (
@@ -82,12 +82,27 @@ class SimilarShown(BaseModel):
     lost: int = Field(description="Questions that the index could not keep.")
 
 
+class AuditedHitsShown(BaseModel):
+    """How many answers to similar questions are wrong, estimated from audits: a part of what would be hits is asked for all the same, and
+    the engine's fresh answer compared with the kept one. Only `decision: verified` has audits; older ones count less."""
+
+    owner: str = Field(description="The tenant, or `group:` and the sharing group.")
+    allowed: float = Field(description="Wrong answers per hit that the policy allows (`wrong_per_hit`).")
+    audits: float
+    wrong: float
+    wrong_rate: float = Field(description="Wrong answers per hit: the share of audits that were wrong.")
+    lower: float = Field(description="Bounds in which the rate lies with 95 % confidence (Wilson).")
+    upper: float
+    stopped: bool = Field(description="Whether hits are off for some of the owner's questions, because too many audits were wrong.")
+
+
 class CacheShown(BaseModel):
     """The cache."""
 
     tenants: list[TenantCacheShown]
     workers: list[CacheStoreShown] = Field(description="Not for tenant-admins.")
     similar: list[SimilarShown] = Field(description="Not for tenant-admins.")
+    audited: list[AuditedHitsShown] = Field(description="Of the workers' similar questions; empty before there are audits.")
 
 
 class OwnedAnswers(Strict):
@@ -187,7 +202,8 @@ async def show(call: Asking) -> Response:
         for worker in workers
         if worker.similar is not None and call.tenant is None
     ]
-    return answer(200, CacheShown(tenants=shown, workers=stores, similar=similar).model_dump())
+    audited = [_audited(one) for one in await call.parts.kept.audited() if call.tenant is None or one.owner == call.tenant]
+    return answer(200, CacheShown(tenants=shown, workers=stores, similar=similar, audited=audited).model_dump())
 
 
 @router.post("/cache/purge", status_code=202, response_model=PurgeAccepted, responses=POST_ERRORS, summary="Remove kept answers")
@@ -270,6 +286,20 @@ async def _existing(call: AdminCall, wanted: OwnedAnswers) -> str:
         async with call.parts.reading() as directory:
             await directory.tenants.get(call.tenant, call.own(wanted.tenant))
     return owner
+
+
+def _audited(one: AuditedHits) -> AuditedHitsShown:
+    proof = one.proof
+    return AuditedHitsShown(
+        owner=one.owner,
+        allowed=one.allowed,
+        audits=round(proof.audits, 2),
+        wrong=round(proof.wrong, 2),
+        wrong_rate=round(proof.wrong / proof.audits, 5),
+        lower=round(proof.lower, 5),
+        upper=round(proof.upper, 5),
+        stopped=proof.stopped,
+    )
 
 
 def _by_tenant(workers: Iterable[WorkerSnapshot]) -> Mapping[str, TenantCacheShown]:

@@ -483,3 +483,12 @@ def test_the_queues_of_several_processes_together_have_the_bounds_of_one(process
     assert QueueBounds(0, 0, 1, 1024).shared_by(processes) == QueueBounds(0, 0, 1, 1024), (
         "no room stays no room, and a small one is not divided"
     )
+
+
+def test_the_tenants_that_wait_are_named_by_class_the_longest_queue_first():
+    busy = [*[waiting("busy") for _ in range(3)], waiting("busy", Class.BATCH, retry=True)]
+    queue = put_all(FairQueue(WIDE), *busy, waiting("a"), waiting("b", Class.CRITICAL))
+    assert queue.by_tenant(9) == [("busy", [0, 0, 3, 1]), ("a", [0, 0, 1, 0]), ("b", [1, 0, 0, 0])]
+    assert [tenant for tenant, _ in queue.by_tenant(2)] == ["busy", "a"]
+    served(queue)
+    assert queue.by_tenant(9) == []

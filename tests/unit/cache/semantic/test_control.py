@@ -129,3 +129,18 @@ def test_wilson_by_the_book() -> None:
 def test_shares_lie_between_0_and_1(delta: float, audit: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         HitControl(delta, audit, DAY)
+
+
+def test_audits_of_two_partitions_are_one_proof_that_is_surer() -> None:
+    here, there = control(), control()
+    for _ in range(50):
+        here.audited(True, 0.0)
+        there.audited(True, 0.0)
+    there.audited(False, 0.0)
+    first, second = here.proof(0.0), there.proof(0.0)
+    both = first.joined(second)
+    assert (both.audits, both.wrong, both.stopped) == (101, 1, False)
+    assert both.upper - both.lower < min(first.upper - first.lower, second.upper - second.lower)
+    while not there.stopped:
+        there.audited(False, 0.0)
+    assert first.joined(there.proof(0.0)).stopped

@@ -18,7 +18,7 @@ TENANTS = ("acme", "rivals")
 STALE = {"if-match": '"not-what-is-there"'}
 OF_A_NAME = {"/limits/state", "/limits/forecast"}
 """Routes whose query names the tenant."""
-SHARED = {"/usage", "/feedback", "/cache", "/openapi.json", "/self", "/tenants", "/limits"} | OF_A_NAME
+SHARED = {"/usage", "/feedback", "/cache", "/guards", "/openapi.json", "/self", "/tenants", "/limits"} | OF_A_NAME
 """Routes open to tenant-admins whose path names no tenant."""
 
 
@@ -72,6 +72,8 @@ class World:
         )
         if path.startswith("/cache/entries"):
             path += f"?tenant={tenant}"
+        if path == "/guards/events":
+            path += f"?tenant={tenant}"
         if path in OF_A_NAME:
             path += f"?name={tenant}"
         number = next(self.numbers)
@@ -85,6 +87,7 @@ class World:
             "/prices": {"model": f"m{number}"},
             "/adapters": {"pool": "chat", "name": "bot", "digest": "0" * 64, "path": f"{self.admin.run_dir}/adapters/bot"},
             "/cache/purge": {"tenant": tenant},
+            "/guards/test": {"tenant": tenant, "input": "hello"},
             "/rollouts": {"name": f"r{number}", "baseline": "chat", "canary": "bare"},
             "/rollouts/{rollout}/abort": {"reason": ""},
             "/gateway/reload": {},
@@ -113,6 +116,7 @@ ALLOWED = {
     ("POST", "/policies/reload"): 200,
     ("POST", "/gateway/reload"): 202,
     ("POST", "/cache/purge"): 202,
+    ("POST", "/guards/test"): 200,
     ("POST", "/gateway/stop"): 202,
     ("POST", "/rollouts"): 400,
     ("POST", "/rollouts/{rollout}/pause"): {200, 409},

@@ -11,10 +11,11 @@ import pytest
 
 from cache.answers import Answer
 from cache.ports import Selection
+from cache.semantic.control import Proof
 from cache.stores.memory import MemoryAnswers
 from domain.usage import Usage
 from gateway.answers import inspection
-from gateway.answers.cache import AnswerCache
+from gateway.answers.cache import AnswerCache, AuditedHits
 from gateway.answers.inspection import WorkersAnswers, answers
 from gateway.process.worker_link import WorkerLink, worker_socket
 from tests.timing import hang_s
@@ -62,3 +63,26 @@ async def test_workers_that_cannot_answer_are_no_empty_list(tmp_path: Path, aski
     assert await asking.entries(ACME, 10) is None
     async with worker(tmp_path, 0, ready=False):
         assert await asking.entries(ACME, 10) is None
+
+
+async def test_audits_of_all_workers_are_one_estimate_of_each_owner(tmp_path: Path, asking: WorkersAnswers) -> None:
+    assert await asking.audited() == []
+
+    def handlers(*found: AuditedHits) -> dict[bytes, Any]:
+        deps: Any = SimpleNamespace(answers=SimpleNamespace(semantic=SimpleNamespace(audited=lambda: list(found))))
+        return answers(lambda: deps)
+
+    def proof(audits: float, wrong: float) -> Proof:
+        return Proof(audits=audits, wrong=wrong, lower=0.0, upper=1.0, stopped=False)
+
+    async with contextlib.AsyncExitStack() as stack:
+        first = handlers(AuditedHits("acme", 0.01, proof(100.0, 1.0)), AuditedHits("bolt", 0.01, proof(10.0, 0.0)))
+        for index, told in enumerate((first, handlers(AuditedHits("acme", 0.01, proof(300.0, 1.0))))):
+            path = worker_socket(tmp_path, index, os.getpid())
+            link = WorkerLink(path, lambda _: None, None, told)  # type: ignore[arg-type, return-value]
+            await link.start()
+            stack.push_async_callback(link.close)
+        acme, bolt = await asking.audited()
+    assert (acme.owner, acme.proof.audits, acme.proof.wrong) == ("acme", 400.0, 2.0)
+    assert acme.proof.lower < 2 / 400 < acme.proof.upper
+    assert (bolt.owner, bolt.proof.audits) == ("bolt", 10.0)

@@ -30,3 +30,5 @@ def test_a_purge_says_what_it_removes_and_figures_are_shown(tmp_path: Path) -> N
         assert (port.run("cache", "list").exit_code, port.run("cache", "list", "--tenant", "nobody").exit_code) == (2, 1)
         stats = port.run("cache", "stats", "--json")
         assert (stats.exit_code, json.loads(stats.stdout)) == (0, []), stats.output
+        wrong = port.json("cache", "wrong")
+        assert [(one["owner"], one["wrong_rate"]) for one in wrong] == [("acme", 0.005), ("bolt", 0.045), ("group:all", 0.0)]

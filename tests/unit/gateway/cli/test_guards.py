@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import app
+from tests.admin_socket import admin_socket
 from tests.command_line import Commands
 
 RULES = """\
@@ -137,3 +138,10 @@ def test_an_answer_is_judged_alike_whole_and_as_a_stream(tmp_path: Path, pieces:
 def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, lines: list[Any], rules: str, said: str) -> None:
     done = run(tmp_path, lines, rules=rules)
     assert (done.exit_code, said in done.stderr) == (2, True), done.output
+
+
+def test_what_rules_of_a_running_gateway_did_is_printed(tmp_path: Path) -> None:
+    with admin_socket(tmp_path) as port:
+        assert port.json("guard", "findings") == {"tenants": [], "rules": [], "failures": []}
+        assert port.json("guard", "blocks", "--tenant", "acme") == []
+        assert port.run("guard", "blocks").exit_code == 0

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from backends.signals import Signals
 from gateway.placement.backend_state import BackendState
 from gateway.process.snapshots import WorkerSnapshot
+from gateway.queue.refusals import REFUSALS
 from gateway.queue.waiter import QueueState
-from gateway.telemetry.families import CLASSES, PROMISED, TOKENS, TTFT, TTFT_BOUNDS_S
+from gateway.telemetry.families import CLASSES, PROMISED, QUEUE_REFUSED, TOKENS, TTFT, TTFT_BOUNDS_S
 from gateway.telemetry.live import SUMMED, WINDOW, LiveFigures, WorkerLive, quantiles
 
 
 def live(index: int = 0, started: float = 1.0, fleet: tuple[BackendState, ...] = (), **sums: list[float]) -> WorkerLive:
-    names = {"classes": CLASSES, "tokens": TOKENS, "ttft": TTFT, "promised": PROMISED}
+    names = {"classes": CLASSES, "tokens": TOKENS, "ttft": TTFT, "promised": PROMISED, "queue_refused": QUEUE_REFUSED}
     counted = {family.name: [0.0] * family.width for family in SUMMED} | {names[name].name: values for name, values in sums.items()}
     queue = QueueState("chat", (1, 2, 3, 4), 0.0)
     return WorkerLive(
@@ -95,3 +96,13 @@ def test_workers_add_up_and_service_levels_are_shares() -> None:
     assert sample.workers == 2
     assert sample.slo_met == pytest.approx(0.8)
     assert sample.tokens == {"prompt": 10.0, "cached": 0.0, "completion": 2.0, "reasoning": 0.0}
+
+
+def test_refusals_are_told_by_the_reasons_that_occurred() -> None:
+    figures = LiveFigures()
+    assert figures.sample([live()], 1.0).queue_reasons is None, "there is no second yet"
+    counts = [0.0] * len(REFUSALS)
+    counts[REFUSALS.index("too_long")] = 6.0
+    sample = figures.sample([live(queue_refused=counts)], 3.0)
+    assert sample.queue_reasons == {"too_long": 3.0}
+    assert sample.queue_refused == 3.0

@@ -149,7 +149,12 @@ async def test_what_the_cache_did_is_shown_by_tenant(admin: Admin, monkeypatch: 
     ]
     assert [(one["worker"], one["state"], one["questions"]) for one in shown["similar"]] == [(0, "ready", 5), (1, "ready", 5)]
     own = (await admin.client.get(f"{API}/cache", headers=bearer("tenant-admin"))).json()
-    assert own == {"tenants": [acme], "workers": [], "similar": []}
+    assert own == {"tenants": [acme], "workers": [], "similar": [], "audited": shown["audited"][:1]}
+    assert [(one["owner"], one["wrong_rate"], one["stopped"]) for one in shown["audited"]] == [
+        ("acme", 0.005, False),
+        ("bolt", 0.045, True),
+        ("group:all", 0.0, False),
+    ]
 
 
 ENTRIES = f"{API}/cache/entries"
