@@ -202,7 +202,7 @@ class Metrics:
         self._bound.clear()
 
     def observe(self, record: Record) -> None:
-        """Counts one finished request. Costs about 1 us plain and 2 us streamed; never raises on odd label values."""
+        """Counts one finished request. Costs about 2.5 us plain and 4 us streamed; never raises on odd label values."""
         key = (
             record.model,
             record.endpoint,
