@@ -25,12 +25,11 @@ from tenancy.request_log import (
     SealedContent,
     began_about_us,
 )
+from tenancy.stores.sql.ledger_insert import TOGETHER, insert_together
 from tenancy.stores.sql.schema import metadata
 
 SWEPT_AT_ONCE: Final = 500
 """Rows that one transaction of a sweep removes."""
-ADDED_AT_ONCE: Final = 250
-"""Rows of one statement: the event loop has its turn in between."""
 
 request_log = sa.Table(
     "request_log",
@@ -76,6 +75,7 @@ _BOUNDED: Final = {
     if isinstance(column.type, sa.String) and column.type.length is not None
 }
 """The longest texts of columns; the line has the whole text."""
+_LENGTHS: Final = tuple((name, _BOUNDED.get(name, 0)) for name in _COLUMNS)
 
 
 class SqlRequests:
@@ -94,8 +94,12 @@ class SqlRequests:
     async def add(self, requests: Sequence[LoggedRequest], contents: Sequence[SealedContent]) -> None:
         into_log = self._insert(request_log).on_conflict_do_nothing()
         async with self._transaction() as connection:
-            for start in range(0, len(requests), ADDED_AT_ONCE):
-                await connection.execute(into_log, [_row(request) for request in requests[start : start + ADDED_AT_ONCE]])
+            for start in range(0, len(requests), TOGETHER):
+                rows = [_row(request) for request in requests[start : start + TOGETHER]]
+                if self.kind == "sqlite":
+                    await insert_together(connection, request_log.name, _COLUMNS, rows, "ON CONFLICT DO NOTHING")
+                else:
+                    await connection.execute(into_log, [dict(zip(_COLUMNS, row, strict=True)) for row in rows])
             if contents:
                 into_content = self._insert(request_content).on_conflict_do_nothing()
                 await connection.execute(into_content, [_fields(content) for content in contents])
@@ -189,13 +193,10 @@ def _fields(content: SealedContent) -> dict[str, Any]:
     return {column.name: getattr(content, column.name) for column in request_content.columns}
 
 
-def _row(request: LoggedRequest) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(request, name) for name in _COLUMNS}
-    for name, most in _BOUNDED.items():
-        if len(row[name]) > most:
-            row[name] = row[name][:most]
-    row["line"] = request.line.decode()
-    return row
+def _row(request: LoggedRequest) -> tuple[Any, ...]:
+    values = [getattr(request, name)[:most] if most else getattr(request, name) for name, most in _LENGTHS]
+    values[-1] = request.line.decode()
+    return tuple(values)
 
 
 def _request(row: "sa.RowMapping") -> LoggedRequest:
