@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+from msgspec import structs
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -69,13 +70,14 @@ request_content = sa.Table(
 """`kid` is the id of the pepper that sealed the row."""
 
 _COLUMNS: Final = tuple(column.name for column in request_log.columns)
-_BOUNDED: Final = {
+"""In the order of the fields of `LoggedRequest`."""
+assert LoggedRequest.__struct_fields__ == _COLUMNS
+_LENGTHS: Final = {
     column.name: column.type.length
     for column in request_log.columns
     if isinstance(column.type, sa.String) and column.type.length is not None
 }
 """The longest texts of columns; the line has the whole text."""
-_LENGTHS: Final = tuple((name, _BOUNDED.get(name, 0)) for name in _COLUMNS)
 
 
 class SqlRequests:
@@ -95,11 +97,11 @@ class SqlRequests:
         into_log = self._insert(request_log).on_conflict_do_nothing()
         async with self._transaction() as connection:
             for start in range(0, len(requests), TOGETHER):
-                rows = [_row(request) for request in requests[start : start + TOGETHER]]
+                some = requests[start : start + TOGETHER]
                 if self.kind == "sqlite":
-                    await insert_together(connection, request_log.name, _COLUMNS, rows, "ON CONFLICT DO NOTHING")
+                    await insert_together(connection, request_log.name, _COLUMNS, list(map(_row, some)), "ON CONFLICT DO NOTHING")
                 else:
-                    await connection.execute(into_log, [dict(zip(_COLUMNS, row, strict=True)) for row in rows])
+                    await connection.execute(into_log, list(map(_bounded_row, some)))
             if contents:
                 into_content = self._insert(request_content).on_conflict_do_nothing()
                 await connection.execute(into_content, [_fields(content) for content in contents])
@@ -177,7 +179,11 @@ class SqlRequests:
 
 def _conditions(wanted: RequestFilter) -> "list[sa.ColumnElement[bool]]":
     column = request_log.c
-    conditions = [column[name] == value[: _BOUNDED[name]] for name in EQUAL_FIELDS if (value := getattr(wanted, name))]
+    conditions = [
+        column[name].in_({value, value[: _LENGTHS[name]]}) if len(value) > _LENGTHS[name] else column[name] == value
+        for name in EQUAL_FIELDS
+        if (value := getattr(wanted, name))
+    ]
     if wanted.failed:
         conditions.append(column.outcome != OK)
     if wanted.min_duration_us:
@@ -194,9 +200,16 @@ def _fields(content: SealedContent) -> dict[str, Any]:
 
 
 def _row(request: LoggedRequest) -> tuple[Any, ...]:
-    values = [getattr(request, name)[:most] if most else getattr(request, name) for name, most in _LENGTHS]
-    values[-1] = request.line.decode()
-    return tuple(values)
+    return (*structs.astuple(request)[:-1], request.line.decode())
+
+
+def _bounded_row(request: LoggedRequest) -> dict[str, Any]:
+    """A row with the beginnings of texts that are too long for their columns: Postgres refuses longer ones."""
+    row = dict(zip(_COLUMNS, _row(request), strict=True))
+    for name, most in _LENGTHS.items():
+        if len(row[name]) > most:
+            row[name] = row[name][:most]
+    return row
 
 
 def _request(row: "sa.RowMapping") -> LoggedRequest:
