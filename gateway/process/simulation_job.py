@@ -6,10 +6,13 @@ step. The process has the lowest priority and bounds on its memory and processor
 reads its output any more.
 """
 
+import contextlib
 import os
 import random
 import resource
+import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -40,6 +43,8 @@ MAX_SIMULATED: Final = 120_000
 MAX_CPU_S: Final = 900
 MAX_MEMORY_BYTES: Final = 2 * 1024**3
 """Address space; 20,000 requests with long prompts take a quarter of it."""
+DATABASE: Final = ".db"
+"""Ending of the SQLite file of a gateway's request log."""
 NICEST: Final = 19
 
 Contenders = Mapping[str, Callable[[], PolicyInstance]]
@@ -113,9 +118,24 @@ def seeded(seed: int) -> Dice:
     return lambda name: random.Random(f"{seed} {name}")
 
 
+def loaded(trace: Path, dice: Dice) -> Workload:
+    """The workload of a trace; of the database of a request log, that of its lines. Raises TraceError."""
+    if trace.suffix != DATABASE:
+        return load(trace, dice)
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "requests.jsonl"
+        try:
+            connection = sqlite3.connect(f"{trace.resolve().as_uri()}?mode=ro", uri=True)
+            with contextlib.closing(connection), lines.open("w") as file:
+                file.writelines(f"{line}\n" for (line,) in connection.execute("SELECT line FROM request_log ORDER BY at_us, id"))
+        except sqlite3.Error as error:
+            raise TraceError(f"{trace}:1: is no database of a request log: {error}") from None
+        return load(lines, dice)
+
+
 def workload_of(trace: str | Path, fleet: FleetFile, dice: Dice, speed: float, limit: int | None) -> Workload:
     """The workload of a trace or of a made-up workload's name, as dense and as long as asked. Raises TraceError."""
-    workload = WORKLOADS[trace](dice) if isinstance(trace, str) and trace in WORKLOADS else load(Path(trace), dice)
+    workload = WORKLOADS[trace](dice) if isinstance(trace, str) and trace in WORKLOADS else loaded(Path(trace), dice)
     workload = workload.without_limited([name for name, tenant in fleet.tenants.items() if tenant.tokens_per_s]).scaled(speed)
     return workload if limit is None else workload.first(limit)
 
