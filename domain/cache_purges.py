@@ -20,6 +20,8 @@ class CachePurge(msgspec.Struct, frozen=True, kw_only=True):
     """The keyed digest of an end user's label."""
     before_unix: float | None = None
     """Answers kept before this time; None for all that are there."""
+    at_unix: float = 0.0
+    """When it was asked for, of a purge that was written down."""
 
 
 class CachePurgeStore(Protocol):

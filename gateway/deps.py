@@ -60,6 +60,7 @@ from tenancy.responses import ResponseStore
 if TYPE_CHECKING:
     from gateway.files.service import FileService
     from gateway.http.edge.session import RealtimeSession
+    from gateway.request_log.capture import Captures
 
 
 class Live:
@@ -262,6 +263,8 @@ class Deps:
     """The names of the detectors that look for personal data."""
     late_findings: Callable[[str, Direction, GuardVerdict], None] = lambda _tenant, _direction, _verdict: None
     """Called with the tenant and what detectors found in a request or an answer that was over by then."""
+    captures: "Captures | None" = None
+    """Keeps the texts of requests whose policies say so; None where no request log is kept."""
     files: "FileService | None" = None
     """The files and batches of callers; None where this gateway keeps none."""
     cors_origins: frozenset[str] = frozenset()

@@ -212,6 +212,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     engine's."""
     routed: RoutedPrompt | None = None
     """Its chain and conversation; None where it never got as far as routing."""
+    body_s: float = 0.0
+    """From the end of the request's head to its last byte; part of `duration_s` alone."""
+    lost_s: float = 0.0
+    """Seconds that failed attempts with earlier models of the fallback chain took; part of `ttft_s`, not of `overhead_s`."""
     trace: TraceNotes | None = None
     """The course of the request, for its trace; None where nothing is traced."""
 

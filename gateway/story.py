@@ -12,9 +12,9 @@ Each slice has its own writers, and its name tells a reader which step has fille
 | `attempt` | one attempt, its relay and its judging tap; new for each attempt | the relay, the counters' beats, `forward` |
 | `settled` | `admit`, `refuse`, `settle`, `record` | reply headers, fallback |
 
-Size: one state with one writer for each slice; a slice in a file of its own would have this file as its only reader.
-
 The closed Record is the only thing that metrics, the access log, the ledger and rollouts read, so no step knows who observes it.
+
+Size: the slices are one table, whose fields steps find here by name.
 """
 
 from bisect import bisect_left
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gateway.answers.embeddings import KnownInputs
     from gateway.answers.flights import SharedFlight
     from gateway.answers.semantic import Resembling
+    from gateway.request_log.capture import CapturedReply
 
 MAX_AGENT_CHARS: Final = 256
 """Characters kept of a `user-agent`; those of SDKs have under 100."""
@@ -251,6 +252,8 @@ class AttemptFacts(msgspec.Struct):
     """Cached prompt tokens that the engine reported; None where it did not report them, which is not zero."""
     content_type: bytes = b""
     """The type of a plain reply that is not JSON; empty for all others."""
+    captured: "CapturedReply | None" = None
+    """What is remembered of the answer, and of the request, for the request log; None where the policy keeps no texts."""
     speech: tuple[int, int] = (0, 0)
     """Seconds and bytes of the speech that has passed; 0 seconds where its form does not tell them."""
 
@@ -495,6 +498,8 @@ class Story(msgspec.Struct):
             self.guards_record,
             None if attempt.released_at is None or attempt.released_at == first else attempt.released_at - self.body_at,
             placed.routed,
+            self.body_at - self.started_at,
+            self.lost_s,
             self.trace,
         )
 

@@ -21,7 +21,7 @@ from policies.prompts.allowed import AllowedVersions, Registry, allowed_of
 from policies.rollout.assignment import place
 from policies.routing_choice import Routing, routing_of
 from policies.rules import Rule, RuleBook
-from policies.schema import EVERYONE, ModelEntry, PolicyDocument, ResponsesPolicy, RuleEntry, Treatment
+from policies.schema import EVERYONE, ModelEntry, PolicyDocument, RequestLogPolicy, ResponsesPolicy, RuleEntry, Treatment
 from policies.traces import TracePolicy
 from policies.yaml.located import Located
 from policies.yaml.problems import Problem
@@ -107,6 +107,8 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     """How Responses are stored; None for not at all."""
     traces: TracePolicy | None = None
     """Which requests are traced; None for as the settings say."""
+    request_log: RequestLogPolicy | None = None
+    """Which texts of finished requests are kept, and how long requests are; None for no texts."""
     degrade: tuple[Step, ...] = ()
     """Steps of graceful degradation, before requests wait long or are refused for overload."""
     show_prices: bool = False

@@ -110,6 +110,27 @@ class ResponsesPolicy(Strict):
     )
 
 
+class RequestLogPolicy(Strict):
+    """What is kept of finished requests beside the facts of the access log, and for how long."""
+
+    content: list[Literal["prompt", "answer"]] = Field(
+        default_factory=list,
+        json_schema_extra={"default": []},
+        max_length=2,
+        description="Texts that are kept, redacted and sealed: `prompt`, `answer`; empty for none.",
+    )
+    share: float = Field(default=1.0, gt=0, le=1, description="Share of the requests whose texts are kept, chosen by their ids.")
+    max_bytes: int = Field(
+        default=16 * 1024,
+        ge=256,
+        le=256 * 1024,
+        description="Bytes that are kept of a prompt, and as many of an answer; the rest is cut off.",
+    )
+    hours: float = Field(
+        default=24, gt=0, le=87_600, description="Hours for which the tenant's finished requests, and their texts, are kept."
+    )
+
+
 class Treatment(Strict):
     """How requests are treated. What is not written is inherited, so that defaults are those of the outermost level. `guards` alone add to
     those of outer levels, and never take their place."""
@@ -189,6 +210,11 @@ class Treatment(Strict):
         default=None,
         description="Which requests are traced, where the settings have `traces`; inherited as a whole. Null: as the settings say. See "
         "docs/reference/traces.md.",
+    )
+    request_log: RequestLogPolicy | None = Field(
+        default=None,
+        description="Which texts of finished requests are kept in the request log, and for how long requests are; inherited as a whole. "
+        "Null: no texts, and requests for as long as the settings say. See docs/reference/request-log.md.",
     )
     guards: GuardPolicy | None = Field(
         default=None,

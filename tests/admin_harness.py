@@ -1,5 +1,6 @@
 """A real admin port over a real SQLite file, with callers of every role."""
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Mapping
@@ -30,13 +31,17 @@ from gateway.placement.backend_state import BackendState
 from gateway.placement.decisions import Contender, Explained
 from gateway.placement.explain import NoPlacement, Would, WouldAnswer
 from gateway.process.snapshots import PolicyState, SlotState, Supervision, WorkerSnapshot
+from gateway.request_log.collector import RequestCollector
+from gateway.request_log.reader import RequestLog
 from gateway.sync.policy_copy import compiled_from
 from gateway.wiring.admin import StoreTransactions, id_of, text_of
 from tenancy.accounts import DirectoryBounds
 from tenancy.hold import LimitUsage
 from tenancy.keys import Pepper
 from tenancy.limits import Group
+from tenancy.responses import ResponseSealer
 from tenancy.rights import Role
+from tenancy.stores.memory import MemoryCachePurges, MemoryRequests
 from tenancy.stores.sql import SqlAlerts, SqlJournal, SqlUsageQueries, open_engine
 from tests.databases import migrated_file
 from tests.unit.gateway.fleet.test_registry import registry
@@ -220,6 +225,18 @@ def adapter_pools(folder: Path) -> list[PoolSettings]:
     return [chat, PoolSettings(name="bare", model="bare-model", backends=[])]
 
 
+async def _prepared() -> None:
+    """A store in memory is ready."""
+
+
+def request_log(run_dir: Path, wall: Wall) -> RequestLog:
+    """A request log in memory, which fetches from whatever workers there are in the folder; its streams do not wait."""
+    store = MemoryRequests()
+    collector = RequestCollector(run_dir, store, _prepared, MemoryCachePurges(), wall, hours=1, most=1000)
+    sealer = ResponseSealer([PEPPER], lambda length: bytes(length))
+    return RequestLog(collector, sealer, sleep=lambda _seconds: asyncio.sleep(0))
+
+
 async def followed() -> None:
     """This gateway's folder follows the database by itself."""
 
@@ -273,6 +290,7 @@ async def admin_port(
         prompts=lambda: ["help@1", "help@2"],
         pools={"chat": ["sql"], "chat-v2": ["sql"], "bare": []},
         announce=told.append,
+        requests=request_log(folder, wall),
         alerts=SqlAlerts(engine),
         gateway=Processes(),
         policies=DatabasePolicies(StoreTransactions(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed)

@@ -25,6 +25,7 @@ from tenancy.alerts import AlertsAway
 from tenancy.directory_ports import AlreadyExists, Conflict, NoRoom, NotFound, StillInUse
 from tenancy.journal import JournalAway, TooManyRemembered
 from tenancy.ports import CountersAway
+from tenancy.request_log import RequestLogAway
 from tenancy.usage import LedgerAway
 
 PREFIX: Final = "/admin/v1"
@@ -38,6 +39,7 @@ STORE_ERRORS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (Conflict, 412, "precondition_failed", CHANGED),
     (LedgerAway, 503, "store_unavailable", "The ledger cannot be asked now. Try again."),
     (AlertsAway, 503, "store_unavailable", "The database cannot be asked now. Try again."),
+    (RequestLogAway, 503, "store_unavailable", "The request log cannot be asked now. Try again."),
     (CountersAway, 503, "counters_unavailable", "The counters cannot be asked now: {0}."),
     (NoRoom, 409, "too_many", "The {0}."),
     (RolloutTaken, 409, "already_exists", "The {0}."),

@@ -29,6 +29,7 @@ from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
 from gateway.placement.explain import Explaining
 from gateway.process.snapshots import Supervision, WorkerSnapshot
+from gateway.request_log.reader import RequestLog
 from gateway.rollouts.aborts import RolloutAborts
 from gateway.sync.policies import Reloading
 from gateway.sync.revocations import PendingRevocations
@@ -330,6 +331,8 @@ class Parts:
     """Ends rollouts that the database cannot write; None where the API belongs to no gateway."""
     gateway: GatewayProcesses | None = None
     """None where the API belongs to no gateway."""
+    requests: RequestLog | None = None
+    """The request log; None where the API belongs to no gateway."""
     docs_url: str = ""
     """The address that pages in messages are below; empty for their paths."""
 

@@ -31,6 +31,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "import": RootEntry("gateway.cli.importing:import_app", "Take over the configuration of another gateway."),
     "key": RootEntry("gateway.cli.keys:keys_app", "API keys."),
     "limit": RootEntry("gateway.cli.limits:limit_app", "Limits: what may be used by whom."),
+    "logs": RootEntry("gateway.cli.logs:logs_app", "Finished requests: watch them, find them, and where the time of one went."),
     "lora": RootEntry("gateway.cli.loras:lora_app", "Adapters: what they are pinned by, and where they are."),
     "org": RootEntry("gateway.cli.accounts:org_app", "Organisations: tenants that are limited and billed together."),
     "policy": RootEntry("gateway.cli.policies:policy_app", "What policy files say, and the policies of a running gateway."),

@@ -4,7 +4,7 @@
 are found by `gateway.cli.connection`.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
@@ -20,6 +20,8 @@ API: Final = "/admin/v1"
 ADMIN: Final = "http://127.0.0.1:8081"
 WITHIN_S: Final = 15.0
 """Longest wait for an answer; longer than a change may wait for the database."""
+SILENCE_S: Final = 30.0
+"""Longest silence of a stream of events, which has a heartbeat every ten seconds."""
 PAGE: Final = 500
 MAX_ITEMS: Final = 100_000
 """Most items read of one list; larger lists are for scripts that use cursors."""
@@ -85,6 +87,36 @@ class AdminHttp:
                 f"admin port with --admin{self._without}"
             )
 
+    def events(self, path: str, headers: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+        """The server-sent events of a route, until the gateway ends them: name and data."""
+        import httpx
+
+        try:
+            within = httpx.Timeout(WITHIN_S, read=SILENCE_S)
+            with (
+                httpx.Client(timeout=within, trust_env=False, verify=verify_for(self.where)) as client,
+                client.stream("GET", f"{self._root}{path}", headers=headers) as reply,
+            ):
+                if reply.status_code != 200:
+                    fail(_message_of(reply.read()) or f"{self.where}{path} answers {reply.status_code}; is that the admin port?")
+                name = ""
+                for line in reply.iter_lines():
+                    field, _, value = line.partition(": ")
+                    if field == "event":
+                        name = value
+                    elif field == "data":
+                        yield name, value.encode()
+        except (httpx.HTTPError, OSError) as error:
+            fail(f"the gateway at {self.where} sends no more events ({type(error).__name__})")
+
+
+def _message_of(body: bytes) -> str:
+    try:
+        answer = msgspec.json.decode(body)
+        return str(answer["error"]["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return ""
+
 
 class AdminClient:
     """A client of one admin API. Every failure prints a sentence and ends the command (`typer.Exit`).
@@ -143,6 +175,14 @@ class AdminClient:
                 break
             cursor = f"&cursor={page['next_cursor']}"
         return records
+
+    def events(self, path: str) -> Iterator[tuple[str, Any]]:
+        """GET a route of server-sent events of a running gateway; their names and decoded data, until the gateway ends them."""
+        if not isinstance(self._transport, AdminHttp):
+            fail("only a running gateway has events; leave --offline out", code=2)
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        for name, data in self._transport.events(path, headers):
+            yield name, msgspec.json.decode(data)
 
     def rewrite(self, path: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
         """GET a resource, change it and PUT it back; refused when it changed in the meantime (If-Match)."""

@@ -71,15 +71,15 @@ class OutputOptions(Options):
         if self.as_json and self.as_csv:
             fail("--json and --csv: choose one", code=2)
         if self.as_json:
-            self._write(msgspec.json.encode(rows if records is None else records).decode() + "\n")
+            self.write(msgspec.json.encode(rows if records is None else records).decode() + "\n")
         elif self.as_csv:
-            self._write(_csv_of(rows, columns))
+            self.write(_csv_of(rows, columns))
         elif self.target is None or self.target == STDOUT:
             print_table(rows, columns, expendable if out.is_terminal and not self.wide else ())
         else:
             text = io.StringIO()
             Console(file=text, width=UNBOUNDED, highlight=False).print(table_of(rows, columns))
-            self._write(text.getvalue())
+            self.write(text.getvalue())
 
     def show_one(self, fields: Mapping[str, Any], record: Any = None) -> None:
         """Print one object: a line for each field, or a JSON object, or one row of CSV."""
@@ -94,7 +94,8 @@ class OutputOptions(Options):
         """Whether the output is for a program, so that remarks for people are left out."""
         return self.as_json or self.as_csv or self.target is not None
 
-    def _write(self, text: str) -> None:
+    def write(self, text: str) -> None:
+        """Print a text, or write it to the file that is named."""
         if self.target is None or self.target == STDOUT:
             sys.stdout.write(text)
             sys.stdout.flush()

@@ -3,11 +3,11 @@
 `Settings` is the whole file. Each section is a class: `EngineSettings`, `DrainSettings`, `LogSettings`, `QueueSettings` (requests that wait
 for capacity on an engine), `RoutingSettings` (what holds for all tenants; policy files say how backends are chosen), `RolloutSettings`,
 `TenantSettings`, `LedgerSettings` and `StoreSettings`. Modules beside this one have the data and admin port (`listeners.py`), pools
-(`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), detectors of guard rules (`guards.py`), traces
-(`traces.py`), issuers of JWTs (`auth.py`) and checks across fields (`checks.py`).
+(`pools.py`), the answer cache (`cache.py`), files and batches (`files.py`), the request log (`request_log.py`), detectors of guard rules
+(`guards.py`), traces (`traces.py`), issuers of JWTs (`auth.py`) and checks across fields (`checks.py`).
 
-Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
-numbers carry their unit in the name.
+Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures; numbers
+carry their unit in the name.
 """
 
 from pathlib import Path
@@ -25,6 +25,7 @@ from gateway.config.files import BatchSettings, FileSettings
 from gateway.config.guards import GuardSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
 from gateway.config.pools import PoolSettings, Region, checked_networks
+from gateway.config.request_log import RequestLogSettings
 from gateway.config.secrets import File, SecretReference, SecretSettings
 from gateway.config.traces import TraceSettings
 from gateway.placement.pool_state import DEFAULT_INDEX_BLOCKS
@@ -384,6 +385,9 @@ class Settings(Strict):
     batches: BatchSettings = Field(default=BatchSettings(), description="Batches: requests in a file, sent when there is room.")
     guards: GuardSettings = Field(default=GuardSettings(), description="The detectors that guard rules of policies may ask.")
     explanations: ExplanationSettings = Field(default=ExplanationSettings(), description="Routing decisions that are kept on disk.")
+    request_log: RequestLogSettings = Field(
+        default=RequestLogSettings(), description="Finished requests that are kept, to be listed and shown."
+    )
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
     traces: TraceSettings | None = Field(default=None, description="Traces of requests, sent to OTLP receivers; null for none.")
     docs_url: DocsUrl | None = Field(
@@ -452,6 +456,11 @@ class Settings(Strict):
         url = self.stores.sql
         file = sqlite_file(url)
         return f"sqlite:///{(self._base_dir / file).resolve()}" if file else url
+
+    @property
+    def request_log_url(self) -> str:
+        """The store of the request log, with a SQLite file's path made absolute."""
+        return self.request_log.store_url(self._base_dir, self.sql_url)
 
     @property
     def index_file(self) -> Path | None:

@@ -7,6 +7,7 @@ runs it. `first_to_end` and `unless` wait for a result or for SIGTERM, whichever
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import ssl
 import sys
@@ -55,9 +56,10 @@ from gateway.process.worker_link import WorkerLink, ask_oldest, worker_socket
 from gateway.queue.shared_service import SharedService
 from gateway.record import Record
 from gateway.request.end_revoked import RevokedAnswers
+from gateway.request_log.ring import RequestRing
 from gateway.rollouts.watch import RolloutWatch
 from gateway.sync.policies import PolicyWatch
-from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.access_log import AccessLog, line_of
 from gateway.telemetry.families import DETECTOR_RESULTS
 from gateway.telemetry.logs import Thresholds, configure_logs
 from gateway.telemetry.metrics import Metrics
@@ -70,6 +72,7 @@ from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import LimitBooks, channel_for
+from gateway.wiring.request_log import captures_for
 from gateway.wiring.requests import deps_for
 from gateway.wiring.stores import background_runs_for, decision_log_for, directory_watch_for, open_stores, usage_writer_for
 from gateway.wiring.traces import traces_for
@@ -160,6 +163,7 @@ class _Worker:
         )
         self._thresholds = Thresholds(log, time.monotonic)
         self._access_log: AccessLog | None = None
+        self._chain_key = ""
         self._usage: UsageWriter | None = None
         self._deps: Deps | None = None
         self._fleet: FleetParts | None = None
@@ -169,6 +173,7 @@ class _Worker:
         self._rollouts: RolloutWatch | None = None
         self._traces: Traces | None = None
         self._revoked = RevokedAnswers()
+        self._ring = RequestRing(f"{slot.index}-{os.getpid()}-{secrets.token_hex(4)}") if settings.request_log.enabled else None
         self._detectors = GuardDetectors()
         self._addresses = AddressLimits(AddressBounds(**settings.data.per_address.model_dump()), time.monotonic)
 
@@ -177,6 +182,8 @@ class _Worker:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         answering = {**answers(lambda: self._deps), **kept_answers(lambda: self._deps), **self._policies.answers(), COPY_LINE: self._copied}
+        if self._ring is not None:
+            answering |= self._ring.answers()
         link = WorkerLink(worker_socket(Path(self._slot.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
         await link.start()
         if self._settings.log.access:
@@ -188,8 +195,10 @@ class _Worker:
             if prepared is None:
                 return  # SIGTERM came before the worker could serve
             deps, watches = prepared
-            if self._access_log is not None and self._settings.log.prompt_chain:
-                self._access_log.chain_key = generation(deps.salt_secret)
+            if self._settings.log.prompt_chain:
+                self._chain_key = generation(deps.salt_secret)
+                if self._access_log is not None:
+                    self._access_log.chain_key = self._chain_key
             if self._rollouts is not None:
                 answering |= self._rollouts.answers(deps.live)  # the link looks questions up in this mapping
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
@@ -205,6 +214,8 @@ class _Worker:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+        if self._ring is not None:
+            self._ring.leave(Path(self._slot.run_dir))
         if self._access_log is not None:
             self._access_log.close()
         if self._traces is not None:
@@ -262,6 +273,7 @@ class _Worker:
             responses=stores.responses,
             background=background_runs_for(stores),
             conversations=stores.conversations,
+            captures=captures_for(settings, pepper, self._ring, answer_cache.digest_of_user, _log_defect),
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)
@@ -425,8 +437,10 @@ class _Worker:
         if record.shadow:
             return
         self._metrics.observe(record)
-        if self._access_log is not None:
-            self._access_log.write(record)
+        line = self._access_log.write(record) if self._access_log is not None else b""
+        if self._ring is not None and (deps := self._deps) is not None:
+            line = line or line_of(record, end_user=self._settings.log.end_user, chain_key=self._chain_key)
+            self._ring.observe(record, line, deps.answers.digest_of_user, deps.live.policies)
         if record.soft_limits:
             self._thresholds.observe(record)
         if self._traces is not None and record.trace is not None:

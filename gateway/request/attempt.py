@@ -133,6 +133,8 @@ class Attempt(msgspec.Struct, eq=False):
             return await self._converse()
         note = None if story.trace is None else self.noted(backend, facts)
         dialect = deps.dialects[self.placement.pool.name]
+        if deps.captures is not None and self.ask.endpoint.generates:
+            facts.captured = deps.captures.begin(self.ask.fields, story)
         chain = taps_for(
             self.ask,
             story,

@@ -105,4 +105,6 @@ def record(exchange: Exchange, story: Story, deps: Deps) -> None:
         deps.tracing.settle(story.trace, None if policy is None else policy.traces)
     finished = story.close(deps.clock())
     deps.decisions.end(story.placed.decision, finished)
+    if story.attempt.captured is not None and deps.captures is not None:
+        deps.captures.keep(story.attempt.captured, finished)
     deps.observe(finished)

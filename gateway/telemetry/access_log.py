@@ -131,6 +131,10 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     session: str = ""
     audio_seconds: int = 0
     audio_bytes: int = 0
+    body_us: int = 0
+    lost_us: int = 0
+    limits: str = ""
+    slo_missed: str = ""
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
@@ -243,6 +247,10 @@ def _flat(record: Record, end_user: bool, chain_key: str) -> AccessLogEntry:
         session=routed[4],
         audio_seconds=usage.audio_seconds,
         audio_bytes=usage.audio_bytes,
+        body_us=int(record.body_s * 1e6),
+        lost_us=int(record.lost_s * 1e6),
+        limits="; ".join(record.soft_limits) if record.soft_limits else "",
+        slo_missed=",".join([level for level, met in record.promises if not met]) if record.promises else "",
     )
 
 
@@ -312,12 +320,12 @@ class AccessLog:
         """Lines lost so far, because the reader was too slow or the descriptor failed."""
         return self._refused + self._failed
 
-    def write(self, record: Record) -> None:
-        """Takes one Record; never blocks, and never raises whatever the Record holds."""
+    def write(self, record: Record) -> bytes:
+        """Takes one Record; never blocks, and never raises whatever the Record holds. Returns its line."""
         line = line_of(record, end_user=self._end_user, chain_key=self.chain_key)
         if self._closed or self._accepted_bytes - self._done_bytes + len(line) > MAX_PENDING_BYTES:
             self._refused += 1
-            return
+            return line
         if not self._batch:
             self._later(FLUSH_AFTER_S, self.flush)
         self._batch.append(line)
@@ -325,6 +333,7 @@ class AccessLog:
         self._batch_bytes += len(line)
         if self._batch_bytes >= FLUSH_BYTES:
             self.flush()
+        return line
 
     def flush(self) -> None:
         """Hands gathered lines to the writing thread."""

@@ -59,6 +59,7 @@ from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import registry_for
 from gateway.wiring.limits import CounterView
+from gateway.wiring.request_log import request_log_for
 from gateway.wiring.stores import directory_watch_for, kept_directory_unix, pending_aborts_for, pending_revocations_for, stores_on
 from policies.prompts.folder import names_in
 from tenancy.accounts import Contents
@@ -319,6 +320,7 @@ class AdminApiRun:
         )
         self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
         self.files = FigureWatch(SqlBatches(engine), time.time) if settings.files.enabled else None
+        self._requests = request_log_for(settings, self._run_dir, pepper, SqlCachePurges(engine))
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
@@ -352,6 +354,7 @@ class AdminApiRun:
             alerts=SqlAlerts(engine),
             pending=self._pending,
             aborts=self._aborts,
+            requests=self._requests.log if self._requests is not None else None,
             docs_url=settings.public_docs,
         )
 
@@ -372,7 +375,7 @@ class AdminApiRun:
             group.create_task(kept_up(self._sweep.run, "stored responses"))
             group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
             optional = ((self._hook, "webhook"), (self._alerts, "alerts"), (self.files, "figures of files"), (self._copy, "policies"))
-            for work, name in optional:
+            for work, name in (*optional, (self._requests, "requests")):
                 if work is not None:
                     group.create_task(kept_up(work.run, name))
             # beside the loops above, which keep keys current while issuers are slow to answer
@@ -444,6 +447,8 @@ class AdminApiRun:
 
     async def close(self) -> None:
         """Close the connections to the database and the counters."""
+        if self._requests is not None:
+            await self._requests.close()
         await self._counters.close()
         await self._watch.close()
 

@@ -50,6 +50,7 @@ from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
 from gateway.request.own_key import OwnSpend
+from gateway.request_log.capture import Captures
 from gateway.wiring.answers import answers_in_memory
 from gateway.wiring.guards import GuardDetectors, personal_detectors
 from gateway.wiring.semantic import SemanticOnDemand
@@ -164,6 +165,7 @@ def deps_for(
     responses: ResponseStore | None = None,
     background: BackgroundRuns | None = None,
     conversations: ConversationStore | None = None,
+    captures: Captures | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -174,6 +176,7 @@ def deps_for(
         responses: where Responses are stored; None for nowhere.
         background: the Responses in the background of this worker; None for none.
         conversations: where conversations are kept; None for nowhere.
+        captures: keeps the texts of requests; None for none.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -260,6 +263,7 @@ def deps_for(
         responses=responses,
         background=background,
         conversations=conversations,
+        captures=captures,
         tracing=tracing_for(settings),
     )
     detectors.build(settings, deps)

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.cache_purges import KEPT_DAYS, CachePurge
@@ -23,8 +24,8 @@ async def test_what_is_added_is_read_back_in_its_order(store: Any) -> None:
     first = await store.add(WHOLE, 1.0)
     second = await store.add(CachePurge(owner="acme"), 2.0)
     assert first < second == await store.newest()
-    assert await store.since(0) == [WHOLE, CachePurge(owner="acme")]
-    assert await store.since(first) == [CachePurge(owner="acme")]
+    assert await store.since(0) == [replace(WHOLE, at_unix=1.0), CachePurge(owner="acme", at_unix=2.0)]
+    assert await store.since(first) == [CachePurge(owner="acme", at_unix=2.0)]
     assert await store.since(second) == []
 
 

@@ -21,6 +21,7 @@ from gateway.admin.routes.organisations import router as organisations
 from gateway.admin.routes.policies import router as policies
 from gateway.admin.routes.prices import router as prices
 from gateway.admin.routes.projects import router as projects
+from gateway.admin.routes.requests import router as requests
 from gateway.admin.routes.rollouts import router as rollouts
 from gateway.admin.routes.tenants import router as tenants
 from gateway.admin.routes.usage import router as usage
@@ -43,6 +44,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     adapters,
     cache,
     explanations,
+    requests,
     policies,
     rollouts,
     backends,

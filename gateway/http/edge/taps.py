@@ -386,6 +386,8 @@ def taps_for(
         judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names, whole_usage=not of_each)
         judge.items = ask.items
     taps: list[Tap] = [judge]
+    if story.attempt.captured is not None:
+        taps.append(story.attempt.captured)  # before the guards' tap, which shows restored values
     guard = guard_tap(ask, story, judge, detectors)
     if guard is not None:
         taps.append(guard)

@@ -10,7 +10,7 @@ from routing.simulation.turns import Dice, Workload
 
 __all__ = ["READERS", "TraceError", "load"]
 
-SUFFIXES: Final = (".jsonl", ".csv", ".log", ".jsonl.gz", ".csv.gz", ".log.gz")
+SUFFIXES: Final = (".jsonl", ".csv", ".log", ".jsonl.gz", ".csv.gz", ".log.gz", ".parquet")
 """Endings of the files that are read in a folder."""
 MAX_SPAN_S: Final = 400 * 86_400
 """Seconds from first to last arrival at most: as long as the gateway keeps single requests. A longer trace has times in a wrong unit, and

@@ -1,8 +1,13 @@
-"""Reads trace files line by line, plain or gzip, and makes the errors of invalid lines."""
+"""Reads trace files line by line, and makes the errors of invalid lines.
+
+Files are plain or gzip. Of the request log, a Parquet file and the database of a gateway (SQLite) are read, too: each row has the line
+that the access log has of its request.
+"""
 
 import gzip
+import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,6 +25,9 @@ class TraceError(ValueError):
 
 def lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """Number and text of every line that is not blank. Raises TraceError."""
+    if file.suffix in ROWS_OF:
+        yield from enumerate(ROWS_OF[file.suffix](file), 1)
+        return
     number = 0
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as stream:
@@ -31,6 +39,38 @@ def lines(file: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, text
     except (OSError, EOFError, zlib.error) as error:
         raise wrong(file, number + 1, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _parquet_lines(file: Path) -> Iterator[bytes]:
+    try:
+        # imported only here: most traces need no such package
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise wrong(file, 1, "needs pyarrow to be read: pip install 'tidegate[parquet]'") from None
+    try:
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(columns=["line"]):
+                for value in batch.column(0):
+                    yield value.as_py().encode()
+    except (OSError, KeyError, IndexError, pyarrow.ArrowException) as error:
+        raise wrong(file, 1, f"is no Parquet file of a request log: {error}"[:300]) from None
+
+
+def _stored_lines(file: Path) -> Iterator[bytes]:
+    try:
+        connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            for (line,) in connection.execute("SELECT line FROM request_log ORDER BY at_us, id"):
+                yield line.encode()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise wrong(file, 1, f"is no database of a request log: {error}") from None
+
+
+ROWS_OF: Final[Mapping[str, Callable[[Path], Iterator[bytes]]]] = {".parquet": _parquet_lines, ".db": _stored_lines}
+"""Readers of the files that are no text, by their endings."""
 
 
 def wrong(file: Path, line: int, what: str) -> TraceError:

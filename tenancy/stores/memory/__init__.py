@@ -7,6 +7,7 @@ from tenancy.stores.memory.counters import MemoryCounters, SteadyWall, up_time
 from tenancy.stores.memory.directory import MemoryDirectory
 from tenancy.stores.memory.members import MemoryMemberStore
 from tenancy.stores.memory.presence import MemoryPresence, MemoryRoom
+from tenancy.stores.memory.requests import MemoryRequests
 from tenancy.stores.memory.rollouts import MemoryRolloutStore
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "MemoryDirectory",
     "MemoryMemberStore",
     "MemoryPresence",
+    "MemoryRequests",
     "MemoryRolloutStore",
     "MemoryRoom",
     "SteadyWall",

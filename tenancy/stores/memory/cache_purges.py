@@ -1,5 +1,7 @@
 """Purges of the answer cache in memory, for tests and for trying things out."""
 
+import msgspec
+
 from domain.cache_purges import CachePurge
 
 
@@ -16,5 +18,5 @@ class MemoryCachePurges:
         return self._purges[number:]
 
     async def add(self, purge: CachePurge, now_unix: float) -> int:
-        self._purges.append(purge)
+        self._purges.append(msgspec.structs.replace(purge, at_unix=now_unix))
         return len(self._purges)

@@ -1,5 +1,5 @@
-"""The directory, registered backends and adapters, the ledger, the audit and stored Responses in SQLite or Postgres through SQLAlchemy;
-Alembic migrates the schema (`migrations/`)."""
+"""The directory, registered backends and adapters, the ledger, the audit, stored Responses and the request log in SQLite or Postgres
+through SQLAlchemy; Alembic migrates the schema (`migrations/`)."""
 
 from tenancy.stores.sql.adapters import SqlAdapterStore
 from tenancy.stores.sql.alerts import SqlAlerts
@@ -14,6 +14,7 @@ from tenancy.stores.sql.ledger import SqlUsageStore
 from tenancy.stores.sql.members import SqlMemberStore
 from tenancy.stores.sql.opening import StoreAway, StoreError, migrate, open_engine
 from tenancy.stores.sql.policy_versions import SqlPolicyVersions
+from tenancy.stores.sql.requests import SqlRequests
 from tenancy.stores.sql.responses import SqlResponseKeeper, SqlResponses
 from tenancy.stores.sql.rollouts import SqlRolloutStore
 from tenancy.stores.sql.spend_reader import SqlSpendReader
@@ -32,6 +33,7 @@ __all__ = [
     "SqlJournal",
     "SqlMemberStore",
     "SqlPolicyVersions",
+    "SqlRequests",
     "SqlResponseKeeper",
     "SqlResponses",
     "SqlRolloutStore",

@@ -33,7 +33,14 @@ class SqlCachePurges:
         async with self._engine.connect() as connection:
             rows = await connection.execute(wanted)
         return [
-            CachePurge(owner=row.owner, model=row.model, namespace=row.namespace, user=row.end_user, before_unix=row.before_unix)
+            CachePurge(
+                owner=row.owner,
+                model=row.model,
+                namespace=row.namespace,
+                user=row.end_user,
+                before_unix=row.before_unix,
+                at_unix=row.at_unix,
+            )
             for row in rows
         ]
 

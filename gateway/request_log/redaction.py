@@ -1,0 +1,156 @@
+"""Takes secrets, personal data and whatever guard rules look for out of the texts of a request, before they are kept. Pure.
+
+Every rule of the request that finds a part of a text counts, whatever its mode and whichever texts it is for: what may pass to an engine
+need not be kept. The rules for secrets and personal data are always among them. A text is withheld whole where a rule fails.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from backends.sse import EventSplitter, EventTooLarge
+from gateway.request_log.reader import RequestContent
+from guardrails.build import chain_of
+from guardrails.chain import Chain
+from guardrails.guard_set import GuardSet
+from guardrails.messages import texts
+from guardrails.policy import CHANGING, CanaryRule, DetectorRule, GuardRule, LinksRule, PatternRule, PiiRule, SecretsRule, WordsRule
+
+ALWAYS: Final[tuple[GuardRule, ...]] = (
+    SecretsRule(id="kept-secrets", kind="secrets", mode="redact"),
+    PiiRule(id="kept-personal", kind="pii", mode="redact"),
+)
+"""The rules for every text that is kept."""
+FINDING_PARTS: Final = (SecretsRule, PiiRule, WordsRule, PatternRule, LinksRule, CanaryRule)
+"""The kinds of rules that find a part of a text, in whose place a mark can stand."""
+MARGIN_CHARS: Final = 4096
+"""Characters behind a cut that rules read, too, and that are not kept: nothing is found that ends behind what is read. Private keys have
+3,300."""
+MOST_CHAINS: Final = 64
+"""Sets of rules that are kept ready; at the bound all are forgotten."""
+WITHHELD: Final = "withheld"
+"""In the place of kinds: a text could not be redacted, and is not kept."""
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    text: str | None = None
+
+
+class _Reply(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_decode_reply: Final = msgspec.json.Decoder(_Reply).decode
+_decode_body: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_messages: Final = msgspec.json.Decoder(list[dict[str, Any]]).decode
+
+
+class Redactor:
+    """Redacts texts. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._chains: dict[str, Chain] = {}
+
+    def content(self, body: bytes | None, reply: "tuple[bytes, bool] | None", guards: GuardSet | None, most: int) -> RequestContent:
+        """The texts of a request as they are kept.
+
+        Args:
+            body: of the request; None where its prompt is not kept.
+            reply: the bytes of the answer as its engine gave it, and whether it was longer; None where it is not kept.
+            guards: the rules of the request.
+            most: characters of each text.
+        """
+        chain = self._chain(guards)
+        kinds: set[str] = set()
+        prompt, prompt_cut = ("", False) if body is None else _redacted(prompt_text(body), False, chain, most, kinds)
+        answer, answer_cut = "", False
+        if reply is not None and _rewritten_elsewhere(guards):
+            kinds.add(WITHHELD)
+        elif reply is not None:
+            text, is_cut = answer_text(reply[0]), reply[1]
+            answer, answer_cut = _redacted(text, is_cut, chain, most, kinds)
+        return RequestContent(prompt, answer, prompt_cut, answer_cut, tuple(sorted(kinds)))
+
+    def _chain(self, guards: GuardSet | None) -> Chain:
+        version = "" if guards is None else guards.version
+        chain = self._chains.get(version)
+        if chain is None:
+            if len(self._chains) >= MOST_CHAINS:
+                self._chains.clear()
+            own = () if guards is None else tuple(rule for rule in guards.rules if isinstance(rule, FINDING_PARTS))
+            as_kept = {"mode": "redact", "on": ["input"], "restore": False, "replacement": None, "on_error": "closed"}
+            chain = self._chains[version] = chain_of([rule.model_copy(update=as_kept) for rule in (*own, *ALWAYS)], "input")
+        return chain
+
+
+def _rewritten_elsewhere(guards: GuardSet | None) -> bool:
+    """Whether a detector changes answers, whose findings are known nowhere else."""
+    rules = () if guards is None else guards.rules
+    return any(isinstance(rule, DetectorRule) and rule.mode in CHANGING and "output" in rule.on for rule in rules)
+
+
+def _redacted(text: str, is_cut: bool, chain: Chain, most: int, kinds: set[str]) -> tuple[str, bool]:
+    """The last characters of a text, redacted, and whether there were more.
+
+    Args:
+        is_cut: whether the end of the text is missing already.
+    """
+    beginning = len(text) - most - MARGIN_CHARS
+    verdict = chain.judge(text[max(beginning, 0) :])
+    if verdict.refused or verdict.text is None:
+        kinds.add(WITHHELD)
+        return "", True
+    kinds.update(found.kind for found in verdict.findings)
+    passed = verdict.text
+    if beginning > 0:
+        passed = passed[MARGIN_CHARS:]  # a mark may be longer than what it stands for, so a little more than the margin may go
+    if is_cut:
+        passed = passed[: -MARGIN_CHARS or None]
+    return passed[-most:], is_cut or len(text) > most
+
+
+def prompt_text(body: bytes) -> str:
+    """The texts of a request in their order, those of messages behind their roles."""
+    roles = _roles(body)
+    parts = []
+    for text in texts(body).readable:
+        at = text.path.removeprefix("messages[").partition("]")[0] if text.path.startswith("messages[") else ""
+        role = roles[int(at)] if at.isdigit() and int(at) < len(roles) else text.path
+        parts.append(f"{role}: {text.text}")
+    return "\n".join(parts)
+
+
+def _roles(body: bytes) -> list[str]:
+    messages = _decode_body(body).get("messages")
+    return [] if messages is None else [str(message.get("role", "")) for message in _decode_messages(messages)]
+
+
+def answer_text(reply: bytes) -> str:
+    """The text of an answer, of a stream or of a plain reply; several choices one after the other."""
+    choices: dict[int, list[str]] = {}
+    for document in _documents(reply):
+        for choice in document.choices:
+            said = choice.text or next((part.content for part in (choice.delta, choice.message) if part is not None and part.content), "")
+            choices.setdefault(choice.index, []).append(said or "")
+    return "\n".join("".join(said) for _, said in sorted(choices.items()))
+
+
+def _documents(reply: bytes) -> list[_Reply]:
+    found = []
+    try:
+        payloads = [reply] if reply.lstrip()[:1] == b"{" else EventSplitter().feed(reply)
+    except EventTooLarge:
+        return []
+    for payload in payloads:
+        try:
+            found.append(_decode_reply(payload))
+        except msgspec.DecodeError:
+            continue  # the end of a stream, or an event that was cut
+    return found
