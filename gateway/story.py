@@ -12,8 +12,6 @@ Each slice has its own writers, and its name tells a reader which step has fille
 | `attempt` | one attempt, its relay and its judging tap; new for each attempt | the relay, the counters' beats, `forward` |
 | `settled` | `admit`, `refuse`, `settle`, `record` | reply headers, fallback |
 
-Size: one state with one writer for each slice; a slice in a file of its own would have this file as its only reader.
-
 The closed Record is the only thing that metrics, the access log, the ledger and rollouts read, so no step knows who observes it.
 
 Size: the slices are one table, whose fields steps find here by name.

@@ -35,7 +35,7 @@ import msgspec
 import uvloop
 
 from bench.instructions.frames import LIBRARY, Frames
-from bench.instructions.setup import BARE, QUESTIONS, SIZES, STORED, VALKEY, Case, answer, requests, streamed_answer
+from bench.instructions.setup import ALL_TRACED, BARE, QUESTIONS, SIZES, STORED, TRACED, VALKEY, Case, answer, requests, streamed_answer
 from bench.overhead import bare_relay
 
 RATE: Final = 500
@@ -54,6 +54,8 @@ of the loop that a look takes are counted, some 5 kIr of it."""
 STARTING_S: Final = 0.005
 QUIET_S: Final = 0.6
 """After the last request of a part: by then its reply is out and everything about it is on disk."""
+EXPORT_QUIET_S: Final = 2.5
+"""The same where traces are exported, which wait for two seconds."""
 LONG_S: Final = 0.9
 """Timers as long and longer are held back while instructions are counted."""
 TURNS: Final = 3
@@ -125,6 +127,7 @@ class Loop(uvloop.Loop):
         self.chat = chat
         """What an engine replies to a chat, read by read."""
         self._turns = turns
+        self.quiet_s = QUIET_S
         self.driven = False
         self._timers: list[tuple[float, int, Timer]] = []
         self.hold_back = False
@@ -294,7 +297,7 @@ async def load(loop: Loop, asked: Iterator[bytes], warm: int, count: int, home: 
             await loop.settle()
             if data is not None:
                 await until_answered(before + at + 1 - under_way)  # one after the other, or they would wait for the database's lock
-        for at in range(int(QUIET_S * RATE)):
+        for at in range(int(loop.quiet_s * RATE)):
             loop.until(_monotonic[0] + 1 / RATE)
             await loop.settle()
             if data is not None:
@@ -345,6 +348,8 @@ def main() -> None:
     secrets.randbits, secrets.token_hex = dice.getrandbits, lambda n=8: dice.randbytes(n).hex()  # type: ignore[assignment, misc]
     size = SIZES[case.size]
     loop = Loop(streamed_answer(size) if case.stream else [answer(size)], STORE_TURNS if case.subject == VALKEY else TURNS)
+    if case.subject in (TRACED, ALL_TRACED):
+        loop.quiet_s = EXPORT_QUIET_S
     asked = requests((home / "keys").read_text().split(), case)
 
     def ready() -> None:

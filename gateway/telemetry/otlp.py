@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/x-protobuf"
 TRIED_AGAIN: Final = frozenset({429, 502, 503, 504})
-FLUSH_S: Final = 0.5
+FLUSH_S: Final = 2.0
 """Longest time that a Record waits to be sent with others, in seconds; OpenTelemetry's own processor waits 5 s, and a person who looks for
 a request that has just ended should find it."""
 EARLY: Final = 512
