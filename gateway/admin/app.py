@@ -44,7 +44,7 @@ LAST_REQUESTS_S: Final = 0.3
 NO_STORE: Final = {"cache-control": "no-store"}
 
 
-class PoolShown(msgspec.Struct, frozen=True):
+class PoolShown(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pool as `/pools` lists it, with or without backends."""
 
     name: str

@@ -132,6 +132,7 @@ class AnswerSamples:
         language: names the language of a text; None where `share` is 0.
         count_language: called with a model and a language.
         count_surprisal: called with model, pool, and minus the mean log-probability.
+        count_not_judged: called for an answer that was not judged because too many waited.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class AnswerSamples:
         *,
         count_language: Callable[[str, str], None],
         count_surprisal: Callable[[str, str, float], None],
+        count_not_judged: Callable[[], None],
     ) -> None:
         self.share: Final = share
         self._language = language
@@ -149,9 +151,8 @@ class AnswerSamples:
         self._count_language = count_language
         self._count_surprisal = count_surprisal
         self._executor = ThreadPoolExecutor(1, "answers")
+        self._count_not_judged = count_not_judged
         self._waiting = 0
-        self.passed_over = 0
-        """Answers that were not judged because too many waited."""
 
     def tap(self, ask: Ask, story: Story) -> AnswerTap | None:
         """The tap for the answer to this request; None where it is not judged."""
@@ -162,7 +163,7 @@ class AnswerSamples:
 
     def _take(self, model: str, pool: str, language: Callable[[str], str | None] | None, parts: list[bytes]) -> None:
         if self._waiting >= MOST_WAITING:
-            self.passed_over += 1
+            self._count_not_judged()
             return
         self._waiting += 1
         working = asyncio.get_running_loop().run_in_executor(self._executor, judged, parts, language)

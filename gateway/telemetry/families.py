@@ -448,6 +448,9 @@ ANSWER_SURPRISAL: Final = Family(
     kind="histogram",
     bounds=SURPRISAL_BOUNDS_NATS,
 )
+ANSWERS_NOT_JUDGED: Final = Family(
+    "tidegate_answers_not_judged_total", "Answers whose language or log-probabilities were not read, because too many others waited for it."
+)
 CONNECTION_REFUSALS: Final = ("untrusted_proxy", "proxy_header", "address")
 REFUSED_CONNECTIONS: Final = Family(
     "tidegate_refused_connections_total",
@@ -616,6 +619,7 @@ FAMILIES: Final = (
     ANSWER_TOKENS,
     ANSWER_LANGUAGES,
     ANSWER_SURPRISAL,
+    ANSWERS_NOT_JUDGED,
     REFUSED_CONNECTIONS,
     LOOKED_UP,
     CACHE_BYPASSED,

@@ -44,6 +44,7 @@ from gateway.telemetry.families import (
     ANSWER_SURPRISAL,
     ANSWER_TOKENS,
     ANSWERS,
+    ANSWERS_NOT_JUDGED,
     ATTEMPTS,
     AUDIO_BYTES,
     AUDIO_SECONDS,
@@ -202,7 +203,7 @@ class Metrics:
         self._bound.clear()
 
     def observe(self, record: Record) -> None:
-        """Counts one finished request. Costs about 1 us plain and 2 us streamed; never raises on odd label values."""
+        """Counts one finished request. Costs about 2.5 us plain and 4 us streamed; never raises on odd label values."""
         key = (
             record.model,
             record.endpoint,
@@ -389,6 +390,10 @@ class Metrics:
         cell = self._cells[ANSWER_SURPRISAL.name].cell((model_label(model, self._models), named(pool, self._pools)))
         cell[bisect_left(SURPRISAL_BOUNDS_NATS, nats)] += 1
         cell[-1] += nats
+
+    def count_not_judged(self) -> None:
+        """Counts an answer that was to be sampled, and was not judged because too many others waited."""
+        self._cells[ANSWERS_NOT_JUDGED.name].cell(())[0] += 1
 
     def set_answers(self, figures: StoreFigures, index: IndexFigures | None = None) -> None:
         """Sets the numbers that the store of the answer cache, and the index of similar questions, count for themselves since the start."""

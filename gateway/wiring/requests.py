@@ -153,6 +153,7 @@ def answer_samples_for(settings: Settings, metrics: Metrics) -> AnswerSamples:
         random.Random(secrets.randbits(64)),
         count_language=metrics.count_language,
         count_surprisal=metrics.count_surprisal,
+        count_not_judged=metrics.count_not_judged,
     )
 
 

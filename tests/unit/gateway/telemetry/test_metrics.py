@@ -21,6 +21,7 @@ from gateway.telemetry.families import (
     ANSWER_SURPRISAL,
     ANSWER_TOKENS,
     ANSWERS,
+    ANSWERS_NOT_JUDGED,
     ATTEMPTS,
     BACKEND_TOKENS,
     CACHE_LOST,
@@ -265,12 +266,14 @@ def test_predictions_lags_and_samples() -> None:
     for language in ("fr", "fr", ""):
         metrics.count_language("llama", language)
     metrics.count_surprisal("made up", "p", 0.25)
+    metrics.count_not_judged()
     seen = metrics.snapshot()
     ratio = cell(seen, TTFT_RATIO, "p", "b")
     assert ratio[bisect_left(RATIO_BOUNDS, 1.5)] == 1 and sum(ratio[:-1]) == 1 and ratio[-1] == pytest.approx(1.5)
     assert cell(seen, LOOP_LAG, "3")[bisect_left(LAG_BOUNDS_S, 0.004)] == 1
     assert dict(seen.families[ANSWER_LANGUAGES.name]) == {("llama", "fr"): [2], ("llama", NONE): [1]}
     assert cell(seen, ANSWER_SURPRISAL, OTHER, "p")[-1] == 0.25
+    assert cell(seen, ANSWERS_NOT_JUDGED) == [1]
 
 
 def test_a_flood_of_the_last_label_leaves_room_for_the_first() -> None:
