@@ -100,6 +100,14 @@ demo: $(if $(filter smollm2 sim vllm,$(DEMO)),,demo-engine-unknown) $(VENV)/.run
 
 install: $(VENV)/.run ## the gateway and the command `tidegate` in .venv, without the packages of tests
 
+observe-tools: ## Prometheus, promtool and Alertmanager for the tests of dashboards and alerts; on Debian and as root it installs what is missing
+	@for tool in prometheus promtool prometheus-alertmanager; do command -v $$tool > /dev/null && continue; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    echo "installing prometheus and prometheus-alertmanager"; export DEBIAN_FRONTEND=noninteractive; \
+	    apt-get update -qq && apt-get install -qq -y --no-install-recommends prometheus prometheus-alertmanager > /dev/null && break; \
+	  fi; \
+	  echo "$$tool is missing: apt install prometheus prometheus-alertmanager, as root" >&2; exit 1; done
+
 demo-engine-unknown:
 	@echo "ENGINE=$(ENGINE) is unknown; it is one of: smollm2 (the default), sim, vllm" >&2; exit 2
 

@@ -210,7 +210,7 @@ FLEET: Final = Dashboard(
                 Panel(
                     "Price of the engines",
                     "Dollars an hour, where the settings have a price of the engine's hardware.",
-                    (Query('sum by (pool) (tidegate_backend_usd_per_hour{pool=~"$pool"})', "{{pool}}"),),
+                    (Query('sum by (pool) (max by (pool, backend) (tidegate_backend_usd_per_hour{pool=~"$pool"}))', "{{pool}}"),),
                     "usd/h",
                     empty_until="a pool has a price of its hardware",
                 ),
@@ -219,7 +219,7 @@ FLEET: Final = Dashboard(
                     "Price of the engines ÷ their completion tokens, beside the list price that callers paid for each.",
                     (
                         Query(
-                            'sum(tidegate_backend_usd_per_hour{pool=~"$pool"}) / '
+                            'sum(max by (pool, backend) (tidegate_backend_usd_per_hour{pool=~"$pool"})) / '
                             '(sum(rate(tidegate_backend_tokens_total{pool=~"$pool", type="completion"}[$__rate_interval])) * 3600) * 1e6',
                             "engines",
                         ),
