@@ -88,6 +88,7 @@ SHARED_VERBS = {"apply", "check", "create", "delete", "disable", "enable", "list
 OWN_VERBS = {
     "abort",
     "alerts",
+    "blocks",
     "close",
     "diff",
     "digest",
@@ -95,12 +96,15 @@ OWN_VERBS = {
     "explain",
     "export",
     "fetch",
+    "findings",
     "history",
     "litellm",
+    "next",
     "pause",
     "promote",
     "purge",
     "raise",
+    "refusals",
     "reload",
     "revoke",
     "rollback",
@@ -113,6 +117,7 @@ OWN_VERBS = {
     "test",
     "verify",
     "warm",
+    "wrong",
 }
 """Verbs of one group: a new one is a choice, never a second word for one of those above."""
 
