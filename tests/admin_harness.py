@@ -35,9 +35,9 @@ from gateway.placement.backend_state import BackendState
 from gateway.placement.decisions import Contender, Explained
 from gateway.placement.explain import NoPlacement, Would, WouldAnswer
 from gateway.process.snapshots import PolicyState, SlotState, Supervision, WorkerSnapshot
-from gateway.queue.outlook import PoolSeen, ProspectSeen
 from gateway.request_log.collector import RequestCollector
 from gateway.request_log.reader import RequestLog
+from gateway.queue.outlook import PoolQueueSeen, ProspectSeen
 from gateway.sync.policy_copy import compiled_from
 from gateway.wiring.admin import StoreTransactions, id_of, text_of
 from tenancy.accounts import DirectoryBounds
@@ -216,11 +216,11 @@ class Queues:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        self.seen: list[PoolSeen] | None = [
-            PoolSeen("chat", 1, 0, 500.0, (ProspectSeen("acme", "default", 3, 1, 1.5, 2.5, 60.0, {"tenant_count": 1}),))
+        self.seen: list[PoolQueueSeen] | None = [
+            PoolQueueSeen("chat", 1, 0, 500.0, (ProspectSeen("acme", "default", 3, 1, 1.5, 2.5, 60.0, {"tenant_count": 1}),))
         ]
 
-    async def outlook(self, tokens: int) -> list[PoolSeen] | None:
+    async def outlook(self, tokens: int) -> list[PoolQueueSeen] | None:
         self.asked.append(tokens)
         return self.seen
 

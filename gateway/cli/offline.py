@@ -25,6 +25,7 @@ from backends.reach import Reach
 from domain.membership import Owner
 from gateway.admin import PREFIX, Parts, create_admin_api
 from gateway.admin.access import Authenticator, Principal
+from gateway.answers.cache import AuditedHits
 from gateway.cli.printing import fail
 from gateway.config.load import ConfigError, Settings, load_settings
 from gateway.config.read_secrets import read_pepper
@@ -143,6 +144,10 @@ class _NoWorkers:
 
     async def content(self, owner: str, key: bytes) -> None:
         """No worker has answers."""
+
+    async def audited(self) -> list[AuditedHits]:
+        """No worker has audited any."""
+        return []
 
     async def reload(self) -> list[PolicyState]:
         """No worker reads policies."""

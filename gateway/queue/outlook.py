@@ -74,7 +74,7 @@ class ProspectSeen(msgspec.Struct, frozen=True):
     """Workers that would refuse it, by reason."""
 
 
-class PoolSeen(msgspec.Struct, frozen=True):
+class PoolQueueSeen(msgspec.Struct, frozen=True):
     """One pool's queues in all workers."""
 
     pool: str
@@ -88,7 +88,7 @@ class PoolSeen(msgspec.Struct, frozen=True):
 class ForecastsQueues(Protocol):
     """Answers what the next request would meet."""
 
-    async def outlook(self, tokens: int) -> list[PoolSeen] | None:
+    async def outlook(self, tokens: int) -> list[PoolQueueSeen] | None:
         """Every pool; None when no worker answers.
 
         Args:
@@ -103,7 +103,7 @@ class WorkersQueues:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
-    async def outlook(self, tokens: int) -> list[PoolSeen] | None:
+    async def outlook(self, tokens: int) -> list[PoolQueueSeen] | None:
         """Every pool; None when no worker answers."""
         found = []
         for reply in await ask_every(self._run_dir, OUTLOOK_LINE + b"%d" % tokens):
@@ -149,7 +149,7 @@ def outlook_of(name: str, queue: PoolQueue, policies: PolicySet, tokens: int, no
     return PoolOutlook(name, True, state.tokens_per_s, tuple(prospects))
 
 
-def joined(workers: Iterable[Iterable[PoolOutlook]]) -> list[PoolSeen]:
+def joined(workers: Iterable[Iterable[PoolOutlook]]) -> list[PoolQueueSeen]:
     """One view of those of all workers. A tenant that waits in one worker has nothing waiting in another: there it meets what anybody
     does."""
     pools: dict[str, list[PoolOutlook]] = {}
@@ -159,7 +159,7 @@ def joined(workers: Iterable[Iterable[PoolOutlook]]) -> list[PoolSeen]:
     return [_seen(name, outlooks) for name, outlooks in sorted(pools.items())]
 
 
-def _seen(name: str, outlooks: list[PoolOutlook]) -> PoolSeen:
+def _seen(name: str, outlooks: list[PoolOutlook]) -> PoolQueueSeen:
     met = [{(one.tenant, one.tier): one for one in outlook.prospects} for outlook in outlooks if outlook.reached]
     keys = sorted({key for prospects in met for key in prospects}, key=lambda key: (key[1], key[0]))
     shown = []
@@ -184,4 +184,4 @@ def _seen(name: str, outlooks: list[PoolOutlook]) -> PoolSeen:
             )
         )
     rate = sum(outlook.tokens_per_s for outlook in outlooks)
-    return PoolSeen(name, len(outlooks), len(outlooks) - len(met), rate, tuple(shown))
+    return PoolQueueSeen(name, len(outlooks), len(outlooks) - len(met), rate, tuple(shown))

@@ -3,6 +3,8 @@
 `api_run_for` builds them all as one `AdminApiRun`, with the background loops that keep keys and tokens as fresh as on the data port.
 `StoreTransactions` opens transactions in which every SQL store takes part, `id_of` and `text_of` make the texts of new keys, and
 `KeyHolders` looks up the holder of a credential: a key with roles, or a JWT whose issuer gives roles.
+
+Size: every collaborator of the admin API is built here, a line or two for each.
 """
 
 import asyncio

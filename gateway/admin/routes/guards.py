@@ -127,7 +127,7 @@ class RuleAppliedShown(BaseModel):
     asked: bool = Field(description="Whether it has judged. Rules as written ask no detector.")
 
 
-class FindingShown(BaseModel):
+class GuardFindingShown(BaseModel):
     """A finding, at its place in the text."""
 
     rule: str
@@ -147,7 +147,7 @@ class TextVerdictShown(BaseModel):
     by: str | None
     failed: list[str]
     count: int
-    findings: list[FindingShown]
+    findings: list[GuardFindingShown]
 
 
 class VerdictsShown(BaseModel):

@@ -89,6 +89,7 @@ OWN_VERBS = {
     "abort",
     "agreement",
     "alerts",
+    "blocks",
     "close",
     "diff",
     "digest",
@@ -97,12 +98,15 @@ OWN_VERBS = {
     "export",
     "fetch",
     "forecast",
+    "findings",
     "history",
     "litellm",
+    "next",
     "pause",
     "promote",
     "purge",
     "raise",
+    "refusals",
     "reload",
     "revoke",
     "rollback",
@@ -115,6 +119,7 @@ OWN_VERBS = {
     "test",
     "verify",
     "warm",
+    "wrong",
 }
 """Verbs of one group: a new one is a choice, never a second word for one of those above."""
 
