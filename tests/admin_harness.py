@@ -35,9 +35,9 @@ from gateway.placement.backend_state import BackendState
 from gateway.placement.decisions import Contender, Explained
 from gateway.placement.explain import NoPlacement, Would, WouldAnswer
 from gateway.process.snapshots import PolicyState, SlotState, Supervision, WorkerSnapshot
+from gateway.queue.outlook import PoolQueueSeen, ProspectSeen
 from gateway.request_log.collector import RequestCollector
 from gateway.request_log.reader import RequestLog
-from gateway.queue.outlook import PoolQueueSeen, ProspectSeen
 from gateway.sync.policy_copy import compiled_from
 from gateway.wiring.admin import StoreTransactions, id_of, text_of
 from tenancy.accounts import DirectoryBounds
