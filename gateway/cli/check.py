@@ -225,6 +225,8 @@ def _missing_secrets(settings: Settings) -> list[str]:
     references |= {f"pools[{i}].api_key": pool.api_key for i, pool in enumerate(settings.pools)}
     for name, exporter in settings.traces.exporters.items() if settings.traces is not None else ():
         references |= {f"traces.exporters.{name}.headers.{header}": reference for header, reference in exporter.headers.items()}
+    if settings.request_log.otlp is not None:
+        references |= {f"request_log.otlp.headers.{header}": found for header, found in settings.request_log.otlp.headers.items()}
     references |= dict(detector_secret(settings, name) for name in settings.guards.detectors)
     notes = []
     for path, reference in references.items():

@@ -281,9 +281,13 @@ def _metrics(written: RawSettings) -> Iterator[Problem]:
 
 
 def _traces(written: RawSettings) -> Iterator[Problem]:
-    if written.value("traces") is not None and importlib.util.find_spec("opentelemetry") is None:
-        hint = "pip install 'tidegate[otel]', or remove the section"
-        yield written.located.problem(("traces",), "needs opentelemetry-proto, which is not installed", hint)
+    if importlib.util.find_spec("opentelemetry") is not None:
+        return
+    sections: tuple[Path_, ...] = (("traces",), ("request_log", "otlp"))
+    for at in sections:
+        if written.value(*at) is not None:
+            hint = "pip install 'tidegate[otel]', or remove the section"
+            yield written.located.problem(at, "needs opentelemetry-proto, which is not installed", hint)
 
 
 def _fleet(written: RawSettings) -> Iterator[Problem]:

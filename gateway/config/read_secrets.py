@@ -16,6 +16,7 @@ from gateway.config.guards import GuardModelSettings, GuardWebhookSettings
 from gateway.config.load import Settings
 from gateway.config.secrets import SecretError, SecretReference, WeakSecret, read_reference
 from gateway.config.settings import WebhookSettings
+from gateway.config.traces import OtlpTarget
 from tenancy.keys import Pepper
 
 PEPPER_BYTES: Final = 32
@@ -115,6 +116,7 @@ def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
     read_s3_keys(settings)
     for name in settings.traces.exporters if settings.traces is not None else ():
         read_trace_headers(settings, name)
+    read_log_headers(settings)
 
 
 def read_detector_secret(settings: Settings, name: str) -> str | None:
@@ -159,11 +161,21 @@ def read_trace_headers(settings: Settings, name: str) -> dict[str, str]:
         SecretError: one is missing, or cannot stand in a header.
     """
     assert settings.traces is not None
+    return _headers(settings, f"traces.exporters.{name}", settings.traces.exporters[name])
+
+
+def read_log_headers(settings: Settings) -> dict[str, str]:
+    """The headers of `request_log.otlp`; none without it. Raises SecretError: as above."""
+    target = settings.request_log.otlp
+    return {} if target is None else _headers(settings, "request_log.otlp", target)
+
+
+def _headers(settings: Settings, path: str, target: OtlpTarget) -> dict[str, str]:
     headers = {}
-    for header, reference in settings.traces.exporters[name].headers.items():
+    for header, reference in target.headers.items():
         value = headers[header] = read_reference(reference, settings.base_dir, os.environ)
         if not value.isascii() or not value.isprintable():
-            raise SecretError(f"traces.exporters.{name}.headers.{header} holds characters that no header may have; write one ASCII line")
+            raise SecretError(f"{path}.headers.{header} holds characters that no header may have; write one ASCII line")
     return headers
 
 

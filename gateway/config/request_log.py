@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from domain.strict import Strict
 from gateway.config.addresses import sqlite_file
+from gateway.config.traces import OtlpTarget
 
 MEMORY: Final = "memory://"
 """The store of the admin process alone."""
@@ -55,6 +56,11 @@ class RequestLogSettings(Strict):
         "Needs the extra `parquet`.",
     )
     parquet_days: int = Field(default=30, ge=1, le=36_500, description="Days for which Parquet files are kept.")
+    otlp: OtlpTarget | None = Field(
+        default=None,
+        description="An OTLP receiver that gets finished requests as log records, without texts, at an endpoint such as "
+        "`http://collector:4318/v1/logs`; null for none. Needs the extra `otel`.",
+    )
 
     def store_url(self, base_dir: Path, sql_url: str) -> str:
         """The store, with a SQLite file's path made absolute.

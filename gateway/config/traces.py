@@ -18,13 +18,26 @@ TenantNames = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_
 Attribute = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class ReceiverSettings(Strict):
+class OtlpTarget(Strict):
     """One OTLP receiver (http/protobuf)."""
 
     endpoint: OtlpUrl = Field(description="Its whole URL: `http(s)://host[:port]/path`, as `http://collector:4318/v1/traces`.")
     headers: dict[HeaderName, SecretReference] = Field(
         default={}, max_length=20, description="Further headers by name, each as a reference to a secret; for credentials."
     )
+    timeout_s: Seconds = Field(default=10.0, description="How long one post may take.")
+    compression: Literal["gzip", "none"] = Field(default="gzip", description="How posts are compressed.")
+    max_pending: int = Field(
+        default=4096,
+        ge=16,
+        le=1_000_000,
+        description="Requests that wait to be sent, in each process that sends, some 4 KB each; what does not fit is dropped.",
+    )
+
+
+class ReceiverSettings(OtlpTarget):
+    """One OTLP receiver of traces."""
+
     tenants: TenantNames | None = Field(
         default=None, min_length=1, description="The tenants whose requests it gets, and no others; null for all tenants."
     )
@@ -33,14 +46,6 @@ class ReceiverSettings(Strict):
         default=None,
         description="Whether spans name backends, pools, addresses and the causes of failures that are meant for operators. Null: not for "
         "a receiver with `tenants`.",
-    )
-    timeout_s: Seconds = Field(default=10.0, description="How long one post may take.")
-    compression: Literal["gzip", "none"] = Field(default="gzip", description="How posts are compressed.")
-    max_pending: int = Field(
-        default=4096,
-        ge=16,
-        le=1_000_000,
-        description="Requests that wait to be sent, in each worker, some 4 KB each; what does not fit is dropped and counted.",
     )
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """Sends what is made of Records to an OTLP receiver (http/protobuf), in a thread and in batches.
 
-`RecordExporter` takes Records from the event loop and never makes it wait: they lie in a bounded list until its thread encodes them, a few
+`BatchExporter` takes Records from the event loop and never makes it wait: they lie in a bounded list until its thread encodes them, a few
 at a time, and posts them together. What does not fit is dropped and counted. `OtlpSender` posts; what a receiver answers is sorted as the
 OTLP specification says ("OTLP/HTTP Response"): 429, 502, 503, 504 and lost connections are tried again, everything else is not.
 
@@ -12,13 +12,12 @@ import gzip
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 import structlog
 
 from domain.clock import Clock
-from gateway.record import Record
 
 if TYPE_CHECKING:
     import httpx
@@ -51,6 +50,8 @@ RESULTS: Final = ("sent", "dropped", "rejected", "failed")
 it refused the batch or could not be reached."""
 
 log = structlog.get_logger("tidegate.otlp")
+
+T = TypeVar("T")
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -129,21 +130,21 @@ class OtlpSender:
             self._client.close()
 
 
-class RecordExporter:
-    """Sends Records to one receiver. `add` belongs to the event loop's thread, `turn` and `run` to the exporter's own.
+class BatchExporter(Generic[T]):
+    """Sends Records, or other items, to one receiver. `add` belongs to the event loop's thread, `turn` and `run` to the exporter's own.
 
     Args:
         encode: makes the bytes of a request of one Record.
         max_pending: Records that wait to be sent, at most.
     """
 
-    def __init__(self, name: str, encode: Callable[[Record], bytes], sender: OtlpSender, *, max_pending: int, clock: Clock) -> None:
+    def __init__(self, name: str, encode: Callable[[T], bytes], sender: OtlpSender, *, max_pending: int, clock: Clock) -> None:
         self.name = name
         self._encode = encode
         self._sender = sender
         self._max_pending = max_pending
         self._clock = clock
-        self._pending: deque[Record] = deque()
+        self._pending: deque[T] = deque()
         # written by the thread only, read by the loop: one writer each, so neither needs a lock
         self._taken = self._sent = self._rejected = self._failed = 0
         self._added = self._dropped = 0
@@ -153,14 +154,14 @@ class RecordExporter:
         self._closing_at = float("inf")
         self._thread: threading.Thread | None = None
 
-    def add(self, record: Record) -> None:
-        """Send a Record soon; never waits."""
+    def add(self, item: T) -> None:
+        """Send an item soon; never waits."""
         waiting = self._added - self._taken
         if waiting >= self._max_pending or self._stop.is_set():
             self._dropped += 1
             return
         self._added += 1
-        self._pending.append(record)
+        self._pending.append(item)
         if waiting == EARLY:
             self._wake.set()
 

@@ -12,7 +12,7 @@ import msgspec
 
 from domain.faults import SOURCE, Kind, Source
 from gateway.record import OK, Record
-from gateway.telemetry.otlp import RecordExporter
+from gateway.telemetry.otlp import BatchExporter
 
 
 def is_error(record: Record) -> bool:
@@ -36,7 +36,7 @@ def is_kept(record: Record) -> bool:
 class TraceReceiver(msgspec.Struct, frozen=True):
     """One exporter, and whose requests it gets."""
 
-    exporter: RecordExporter
+    exporter: BatchExporter[Record]
     tenants: frozenset[str] | None
     """None for all tenants but those of `except_tenants`."""
     except_tenants: frozenset[str]

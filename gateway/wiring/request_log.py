@@ -12,13 +12,16 @@ from pathlib import Path
 from domain.cache_purges import CachePurgeStore
 from gateway.config.addresses import sqlite_file
 from gateway.config.load import Settings
-from gateway.config.read_secrets import read_former_pepper
+from gateway.config.read_secrets import read_former_pepper, read_log_headers
 from gateway.config.request_log import MEMORY
+from gateway.config.traces import OtlpTarget
 from gateway.request_log.capture import Captures
-from gateway.request_log.collector import RequestCollector
+from gateway.request_log.collector import RequestCollector, RequestSink
 from gateway.request_log.parquet import ParquetRequests
 from gateway.request_log.reader import RequestLog
 from gateway.request_log.ring import RequestRing
+from gateway.telemetry.otlp import BatchExporter, OtlpSender
+from gateway.wiring.traces import installed_version, own_resource
 from tenancy.keys import Pepper
 from tenancy.request_log import RequestStore
 from tenancy.responses import ResponseSealer
@@ -86,11 +89,32 @@ def request_log_for(settings: Settings, run_dir: Path, pepper: Pepper, purges: C
     if not written.enabled:
         return None
     store, prepare, close = request_store_for(settings)
-    sinks = []
+    sinks: list[RequestSink] = []
     if written.parquet is not None:
         sinks.append(ParquetRequests(settings.base_dir / written.parquet, secrets.token_hex(4), written.parquet_days, time.time))
+    if written.otlp is not None:
+        sinks.append(_log_records(settings, written.otlp))
     collector = RequestCollector(run_dir, store, prepare, purges, time.time, hours=written.hours, most=written.max_requests, sinks=sinks)
     return OpenRequestLog(RequestLog(collector, request_sealer(settings, pepper)), close)
+
+
+def _log_records(settings: Settings, target: OtlpTarget) -> RequestSink:
+    """The sink of `request_log.otlp`, started. Raises SecretError: a header's secret is missing."""
+    # imported only here: the messages of OpenTelemetry are an extra
+    from gateway.request_log.otlp import LogRecordMaker, OtlpRequests, rejected_of
+
+    resource = own_resource() | (settings.traces.resource if settings.traces is not None else {})
+    sender = OtlpSender(
+        target.endpoint,
+        read_log_headers(settings),
+        timeout_s=target.timeout_s,
+        compress=target.compression == "gzip",
+        rejected_of=rejected_of,
+    )
+    maker = LogRecordMaker(resource, installed_version())
+    exporter = BatchExporter("request_log", maker.encoded, sender, max_pending=target.max_pending, clock=time.monotonic)
+    exporter.start()
+    return OtlpRequests(exporter)
 
 
 def captures_for(

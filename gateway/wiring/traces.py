@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_trace_headers
 from gateway.request.trace_notes import TraceTerms, Tracing, trace_ids
-from gateway.telemetry.otlp import OtlpSender, RecordExporter
+from gateway.telemetry.otlp import BatchExporter, OtlpSender
 from gateway.telemetry.traces import TraceReceiver, Traces
 
 
@@ -45,12 +45,7 @@ def traces_for(settings: Settings) -> Traces | None:
     # imported only here: the messages of OpenTelemetry are an extra, and cost a worker 20 ms and 3 MB
     from gateway.telemetry.spans import SpanMaker, rejected_of
 
-    resource = {
-        "service.name": "tidegate",
-        "service.version": installed_version(),
-        "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
-        **wanted.resource,
-    }
+    resource = {**own_resource(), **wanted.resource}
     receivers = []
     for name, receiver in wanted.exporters.items():
         sender = OtlpSender(
@@ -61,11 +56,20 @@ def traces_for(settings: Settings) -> Traces | None:
             rejected_of=rejected_of,
         )
         maker = SpanMaker(resource, installed_version(), _span_ids(), internals=receiver.names_internals)
-        exporter = RecordExporter(name, maker.encoded, sender, max_pending=receiver.max_pending, clock=time.monotonic)
+        exporter = BatchExporter(name, maker.encoded, sender, max_pending=receiver.max_pending, clock=time.monotonic)
         exporter.start()
         tenants = None if receiver.tenants is None else frozenset(receiver.tenants)
         receivers.append(TraceReceiver(exporter, tenants, frozenset(receiver.except_tenants)))
     return Traces(receivers)
+
+
+def own_resource() -> dict[str, str]:
+    """The attributes of this process, as a resource of OpenTelemetry."""
+    return {
+        "service.name": "tidegate",
+        "service.version": installed_version(),
+        "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
+    }
 
 
 def _span_ids() -> Callable[[], str]:

@@ -255,6 +255,7 @@ async def test_processes_export_while_they_serve_and_on_their_way_out_and_count_
         more = (
             "traces:\n  ratio: 1\n  resource: {deployment.environment.name: test}\n  exporters:\n"
             f"    main: {{endpoint: '{receiver.url}', headers: {{authorization: {{file: auth}}}}}}\n"
+            f"request_log: {{otlp: {{endpoint: '{receiver.url.replace('traces', 'logs')}', headers: {{authorization: {{file: auth}}}}}}}}\n"
         )
         async with SimEngine(SIM) as engine, serving(tmp_path, engine.url, more=more) as served:
             async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
@@ -271,6 +272,8 @@ async def test_processes_export_while_they_serve_and_on_their_way_out_and_count_
             logged = {line["trace_id"] for line in served.log_lines() if line.get("outcome") == "ok"}
     roots = [span for span in receiver.spans if span.kind == SERVER]
     assert {span.trace_id for span in roots} == logged
+    assert {record.trace_id.hex() for record in receiver.logs} == logged
+    assert {record.severity_text for record in receiver.logs} == {"INFO"}
     assert len(logged) == 2
     assert roots[0].resource["deployment.environment.name"] == "test"
     assert {headers["authorization"] for headers in receiver.headers} == {"Bearer of-the-collector"}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.record import Record
-from gateway.telemetry.otlp import GIVEN_UP_AFTER_S, LONGEST_PAUSE_S, MAX_BATCH_BYTES, OtlpSender, RecordExporter
+from gateway.telemetry.otlp import GIVEN_UP_AFTER_S, LONGEST_PAUSE_S, MAX_BATCH_BYTES, BatchExporter, OtlpSender
 from gateway.telemetry.spans import rejected_of
 from tests.otlp_receiver import OtlpReceiver, otlp_receiver
 
@@ -39,10 +39,10 @@ class Time:
 
 def made(
     receiver: OtlpReceiver, *, encode: Callable[[Record], bytes] | None = None, most: int = 100, url: str = "", compress: bool = True
-) -> tuple[RecordExporter, Time]:
+) -> tuple[BatchExporter, Time]:
     passing = Time()
     sender = OtlpSender(url or receiver.url, {"authorization": "secret"}, timeout_s=5.0, compress=compress, rejected_of=rejected_of)
-    exporter = RecordExporter("main", encode or encoded, sender, max_pending=most, clock=passing.clock)
+    exporter = BatchExporter("main", encode or encoded, sender, max_pending=most, clock=passing.clock)
     exporter._stop = passing  # type: ignore[assignment]
     return exporter, passing
 
@@ -155,7 +155,7 @@ def test_the_end_sends_what_is_left_and_waits_for_nobody_for_long() -> None:
 def test_the_thread_sends_by_itself() -> None:
     with otlp_receiver() as receiver:
         sender = OtlpSender(receiver.url, {}, timeout_s=5.0, compress=True, rejected_of=rejected_of)
-        exporter = RecordExporter("main", encoded, sender, max_pending=10, clock=lambda: 0.0)
+        exporter = BatchExporter("main", encoded, sender, max_pending=10, clock=lambda: 0.0)
         exporter.start()
         exporter.add(record("a"))
         exporter.close()

@@ -8,7 +8,7 @@ import pytest
 from domain.faults import SOURCE, Kind, Source
 from gateway.record import Fell, Record
 from gateway.request.trace_notes import TraceNotes, TraceTerms
-from gateway.telemetry.otlp import OtlpSender, RecordExporter
+from gateway.telemetry.otlp import BatchExporter, OtlpSender
 from gateway.telemetry.traces import TraceReceiver, Traces, is_kept
 
 TERMS = TraceTerms(0.0, 60.0, 5.0)
@@ -51,9 +51,9 @@ def test_a_promise_that_was_kept_and_a_request_without_notes_are_no_reason() -> 
     assert not is_kept(msgspec.structs.replace(record(duration_s=100.0), trace=None))
 
 
-def exporter(name: str, most: int = 10) -> RecordExporter:
+def exporter(name: str, most: int = 10) -> BatchExporter:
     sender = OtlpSender("http://127.0.0.1:9/", {}, timeout_s=1.0, compress=False, rejected_of=lambda _: (0, ""))
-    return RecordExporter(name, lambda _: b"", sender, max_pending=most, clock=lambda: 0.0)
+    return BatchExporter(name, lambda _: b"", sender, max_pending=most, clock=lambda: 0.0)
 
 
 def test_each_exporter_gets_its_own_tenants_and_counts_what_it_has_no_room_for() -> None:
