@@ -168,6 +168,7 @@ FLEET: Final = Dashboard(
                         ),
                     ),
                     "times",
+                    empty_until="the speed of an engine is known from a streamed answer",
                 ),
                 Panel(
                     "What decided between engines",

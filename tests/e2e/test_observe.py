@@ -2,6 +2,7 @@
 
 import asyncio
 import http.server
+import json
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from gateway.dashboards.boards import DASHBOARDS
 from gateway.dashboards.rules import rules
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import Price, TokenRates
-from tests.e2e.test_serve import Served, ask, serving
+from tests.e2e.test_serve import Served, ask, serving, tidegate
 from tests.replicas import Tenancy
 from tests.timing import hang_s, timely
 
@@ -160,7 +161,7 @@ async def test_every_panel_of_every_dashboard_shows_something_or_is_known_not_to
         observed(tmp_path, rules(), tenancy) as (_, served, prometheus),
         httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=60) as client,
     ):
-        for seen in (9, 18):  # a rate is the difference of two scrapes, so everything happens once between two
+        for seen in (9, 18, 27):  # a rate is the difference of two scrapes; what needs a first measurement happens from the second round on
             await traffic(client, served.headers)
             for _ in range(2):
                 await client.post("/v1/chat/completions", json=ask(), headers={"authorization": f"Bearer {tenancy.keys['small']}"})
@@ -172,10 +173,20 @@ async def test_every_panel_of_every_dashboard_shows_something_or_is_known_not_to
             if not late:
                 break
             await asyncio.sleep(SCRAPE_S)
+        top = await asyncio.to_thread(tidegate, "top", "--once", "--json", "--admin", served.admin, home=tmp_path)
     assert late == [], late
     empty = {panel.title: panel.empty_until for panel in charts.empty}
     assert [title for title, why in empty.items() if not why] == []
     assert sorted(STAY_EMPTY - set(empty)) == [], "remove these from the list: they show something"
+    # the same metrics in a terminal
+    shown = json.loads(top.stdout)
+    assert [(backend["backend"], backend["state"], backend["usd_per_h"]) for backend in shown["fleet"]] == [
+        ("e0", "up", 4.0),
+        ("e1", "up", 4.0),
+    ]
+    tenants = {tenant["tenant"]: tenant for tenant in shown["tenants"]}
+    assert (tenants["acme"]["rate_left"], tenants["small"]["budget_left"]) == (None, pytest.approx(1.0, abs=0.05))
+    assert shown["gateway"]["workers_ready"] == 2
 
 
 async def test_alerts_arrive_in_alertmanager_and_end(tmp_path: Path) -> None:
