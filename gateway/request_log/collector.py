@@ -11,6 +11,7 @@ shared one.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -40,7 +41,28 @@ MOST_WORKERS: Final = 256
 log = structlog.get_logger("tidegate.requests")
 
 Sleep = Callable[[float], Awaitable[None]]
+
+
+class _AskedBy(msgspec.Struct):
+    """The fields of a line that requests are asked for by: to read all of them takes twice as long."""
+
+    at: datetime
+    request_id: str
+    duration_us: int
+    tenant: str = ""
+    project: str = ""
+    key_id: str = ""
+    endpoint: str = ""
+    model: str = ""
+    pool: str = ""
+    backend: str = ""
+    outcome: str = ""
+    rule: str = ""
+    cache: str = ""
+
+
 _decode: Final = msgspec.json.Decoder(AccessLogEntry).decode
+_decode_some: Final = msgspec.json.Decoder(_AskedBy).decode
 
 
 def entry_of(request: LoggedRequest) -> AccessLogEntry:
@@ -50,7 +72,7 @@ def entry_of(request: LoggedRequest) -> AccessLogEntry:
 
 def logged_request(ring_line: RingLine, default_hours: float) -> LoggedRequest:
     """A worker's line, as it is kept. Raises msgspec.DecodeError."""
-    entry = _decode(ring_line.line)
+    entry = _decode_some(ring_line.line)
     at_us = round(entry.at.timestamp() * 1e6)
     return LoggedRequest(
         at_us=at_us,

@@ -80,7 +80,7 @@ guards:
     - {id: project, kind: words, words: [falcon], mode: flag, on: [input]}
     - {id: no-bombs, kind: words, words: [bomb], mode: block, on: [input]}
 """
-CANARY = "sk-proj-" + "aB3dE5gH7jK9mN1p" * 3
+CANARY = "sk-proj-" + "aB3dE5gH7jK9mN1pQ2rS4tU6" + "T3BlbkFJ" + "vW8xY0zA1bC3dE5fG7hI9jK2"
 
 
 @pytest.mark.req("R37")
@@ -107,7 +107,8 @@ async def test_texts_are_kept_where_the_policy_says_so_and_redacted(tmp_path: Pa
         content = (await client.get(f"{api}/{kept['request_id']}", headers=OWNER)).json()["content"]
         assert content["prompt"].startswith("system: be kind\nuser: [WORD] is of ")
         assert content["answer"]
-        assert "ann.smith" not in json.dumps(content)
+        for secret in (CANARY, "ann.smith", "falcon"):
+            assert secret not in json.dumps(content)
         for secret in (CANARY, "ann.smith", "falcon"):
             for file in [*tmp_path.glob("*.log"), *tmp_path.glob("*.db*"), *tmp_path.glob("run/*.requests")]:
                 assert secret.encode() not in file.read_bytes(), f"{secret} in {file.name}"

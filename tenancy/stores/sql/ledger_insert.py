@@ -40,7 +40,7 @@ async def insert_events(connection: AsyncConnection, rows: Rows, mark: int) -> s
     """
     if connection.dialect.name == "postgresql":
         return await _copied(connection, rows)
-    inserted = await _insert_together(connection, "usage_event", EVENT_COLUMNS, rows, "ON CONFLICT DO NOTHING")
+    inserted = await insert_together(connection, "usage_event", EVENT_COLUMNS, rows, "ON CONFLICT DO NOTHING")
     if inserted == len(rows):
         return None
     return set(await connection.scalars(sa.select(usage_event.c.request_id).where(usage_event.c.seq > mark)))
@@ -60,10 +60,10 @@ async def add_to_totals(connection: AsyncConnection, table: sa.Table, columns: S
     if connection.dialect.name == "postgresql":
         await _insert_through_temporary(connection, table.name, columns, rows, on_conflict)
     else:
-        await _insert_together(connection, table.name, columns, rows, on_conflict)
+        await insert_together(connection, table.name, columns, rows, on_conflict)
 
 
-async def _insert_together(connection: AsyncConnection, table: str, columns: Sequence[str], rows: Rows, on_conflict: str) -> int:
+async def insert_together(connection: AsyncConnection, table: str, columns: Sequence[str], rows: Rows, on_conflict: str) -> int:
     """Insert rows, many per statement; returns how many were inserted or changed. For SQLite."""
     begins = f"INSERT INTO {table} ({', '.join(columns)}) VALUES "
     one = f"({', '.join('?' * len(columns))})"

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+from msgspec import structs
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -25,12 +26,11 @@ from tenancy.request_log import (
     SealedContent,
     began_about_us,
 )
+from tenancy.stores.sql.ledger_insert import TOGETHER, insert_together
 from tenancy.stores.sql.schema import metadata
 
 SWEPT_AT_ONCE: Final = 500
 """Rows that one transaction of a sweep removes."""
-ADDED_AT_ONCE: Final = 250
-"""Rows of one statement: the event loop has its turn in between."""
 
 request_log = sa.Table(
     "request_log",
@@ -70,7 +70,9 @@ request_content = sa.Table(
 """`kid` is the id of the pepper that sealed the row."""
 
 _COLUMNS: Final = tuple(column.name for column in request_log.columns)
-_BOUNDED: Final = {
+"""In the order of the fields of `LoggedRequest`."""
+assert LoggedRequest.__struct_fields__ == _COLUMNS
+_LENGTHS: Final = {
     column.name: column.type.length
     for column in request_log.columns
     if isinstance(column.type, sa.String) and column.type.length is not None
@@ -94,8 +96,12 @@ class SqlRequests:
     async def add(self, requests: Sequence[LoggedRequest], contents: Sequence[SealedContent]) -> None:
         into_log = self._insert(request_log).on_conflict_do_nothing()
         async with self._transaction() as connection:
-            for start in range(0, len(requests), ADDED_AT_ONCE):
-                await connection.execute(into_log, [_row(request) for request in requests[start : start + ADDED_AT_ONCE]])
+            for start in range(0, len(requests), TOGETHER):
+                some = requests[start : start + TOGETHER]
+                if self.kind == "sqlite":
+                    await insert_together(connection, request_log.name, _COLUMNS, list(map(_row, some)), "ON CONFLICT DO NOTHING")
+                else:
+                    await connection.execute(into_log, list(map(_bounded_row, some)))
             if contents:
                 into_content = self._insert(request_content).on_conflict_do_nothing()
                 await connection.execute(into_content, [_fields(content) for content in contents])
@@ -173,7 +179,11 @@ class SqlRequests:
 
 def _conditions(wanted: RequestFilter) -> "list[sa.ColumnElement[bool]]":
     column = request_log.c
-    conditions = [column[name] == value[: _BOUNDED[name]] for name in EQUAL_FIELDS if (value := getattr(wanted, name))]
+    conditions = [
+        column[name].in_({value, value[: _LENGTHS[name]]}) if len(value) > _LENGTHS[name] else column[name] == value
+        for name in EQUAL_FIELDS
+        if (value := getattr(wanted, name))
+    ]
     if wanted.failed:
         conditions.append(column.outcome != OK)
     if wanted.min_duration_us:
@@ -189,12 +199,16 @@ def _fields(content: SealedContent) -> dict[str, Any]:
     return {column.name: getattr(content, column.name) for column in request_content.columns}
 
 
-def _row(request: LoggedRequest) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(request, name) for name in _COLUMNS}
-    for name, most in _BOUNDED.items():
+def _row(request: LoggedRequest) -> tuple[Any, ...]:
+    return (*structs.astuple(request)[:-1], request.line.decode())
+
+
+def _bounded_row(request: LoggedRequest) -> dict[str, Any]:
+    """A row with the beginnings of texts that are too long for their columns: Postgres refuses longer ones."""
+    row = dict(zip(_COLUMNS, _row(request), strict=True))
+    for name, most in _LENGTHS.items():
         if len(row[name]) > most:
             row[name] = row[name][:most]
-    row["line"] = request.line.decode()
     return row
 
 

@@ -1,0 +1,89 @@
+"""Texts of requests are redacted by every rule that finds a part of them, and withheld where that cannot be."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from gateway.request_log.redaction import MARGIN_CHARS, WITHHELD, Redactor, answer_text, prompt_text
+from guardrails.guard_set import GuardSet
+from guardrails.policy import GuardRule
+
+SECRET = "sk-proj-" + "aB3dE5gH7jK9mN1pQ2rS4tU6" + "T3BlbkFJ" + "vW8xY0zA1bC3dE5fG7hI9jK2"
+RULES: TypeAdapter[list[GuardRule]] = TypeAdapter(list[GuardRule])
+
+
+def guards(*rules: dict[str, Any]) -> GuardSet:
+    return GuardSet(RULES.validate_python(list(rules)), 4096)
+
+
+def body(*messages: tuple[str, str]) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": role, "content": text} for role, text in messages]}).encode()
+
+
+def stream(*pieces: str) -> bytes:
+    events = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
+    return b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
+
+
+def test_the_texts_of_each_form() -> None:
+    assert prompt_text(body(("system", "be kind"), ("user", "hi"))) == "system: be kind\nuser: hi"
+    assert prompt_text(b'{"model":"m","prompt":"once"}') == "prompt: once"
+    assert answer_text(stream("he", "llo")) == "hello"
+    assert answer_text(b'{"choices":[{"index":1,"message":{"content":"b"}},{"index":0,"message":{"content":"a"}}]}') == "a\nb"
+    assert answer_text(b'{"choices":[{"text":"a"}]}') == "a"
+    assert answer_text(stream("he", "llo")[:-40]) == "he", "what was cut inside an event has no text"
+    assert answer_text(b"") == ""
+
+
+@pytest.mark.req("R37")
+def test_secrets_and_personal_data_are_redacted_whatever_the_policy_says() -> None:
+    kept = Redactor().content(
+        body(("user", f"I am ann@acme.example, {SECRET}")), (stream("it is ", SECRET[:9], SECRET[9:]), False), None, 999
+    )
+    assert SECRET not in kept.prompt + kept.answer
+    assert "ann@" not in kept.prompt
+    assert kept.prompt.startswith("user: I am [EMAIL], [")
+    assert "email" in kept.redacted
+
+
+def test_a_rule_redacts_whatever_its_mode_and_direction() -> None:
+    rules = guards(
+        {"id": "a", "kind": "words", "words": ["falcon"], "mode": "flag", "on": ["input"]},
+        {"id": "b", "kind": "words", "words": ["eagle"], "mode": "shadow", "on": ["documents"], "topic": "bird"},
+        {"id": "c", "kind": "pattern", "pattern": "crow+", "mode": "flag", "on": ["input"]},
+        {"id": "d", "kind": "words", "words": ["owl"], "mode": "replace", "replacement": "", "on": ["output"]},
+        {"id": "e", "kind": "language", "allow": ["en"], "mode": "flag"},
+    )
+    kept = Redactor().content(body(("user", "falcon eagle")), (stream("crowww owl finch"), False), rules, 999)
+    assert (kept.prompt, kept.answer) == ("user: [WORD] [BIRD]", "[PATTERN] [WORD] finch")
+
+
+def test_an_answer_that_a_detector_changes_is_withheld() -> None:
+    rules = guards({"id": "a", "kind": "detector", "detector": "d", "mode": "redact", "on": ["output"], "on_error": "closed"})
+    kept = Redactor().content(body(("user", "hi")), (stream("hello"), False), rules, 999)
+    assert (kept.prompt, kept.answer, kept.redacted) == ("user: hi", "", (WITHHELD,))
+
+
+def test_only_what_is_asked_for_is_kept() -> None:
+    assert Redactor().content(None, None, None, 999).prompt == ""
+    kept = Redactor().content(None, (stream("a"), False), None, 999)
+    assert (kept.prompt, kept.answer) == ("", "a")
+
+
+@pytest.mark.parametrize("at", range(0, 90, 7))
+def test_no_part_of_a_secret_is_left_at_a_cut(at: int) -> None:
+    """Wherever the beginning is cut off, and wherever the answer broke off."""
+    most = 1000
+    filler = "word " * 400
+    prompt = f"{filler}{SECRET}{'x ' * ((most - at) // 2)}"
+    kept = Redactor().content(body(("user", prompt)), None, None, most)
+    assert len(kept.prompt) <= most
+    assert kept.prompt_cut
+    assert not any(SECRET[n : n + 12] in kept.prompt for n in range(len(SECRET) - 12))
+    answer = "so " * (MARGIN_CHARS // 2) + SECRET[:at]
+    kept = Redactor().content(None, (stream(answer), True), None, 10**6)
+    assert kept.answer_cut
+    assert kept.answer
+    assert "sk-" not in kept.answer
