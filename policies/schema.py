@@ -131,8 +131,8 @@ class RequestLogPolicy(Strict):
 
 
 class JudgePolicy(Strict):
-    """Which answers the judge looks at (docs/reference/judge.md). It sees the redacted texts of the request log alone, so `request_log` has to
-    keep prompts and answers."""
+    """Which answers the judge looks at (docs/reference/judge.md). It sees the redacted texts of the request log alone, so `request_log` has
+    to keep prompts and answers."""
 
     share: float = Field(default=0.05, gt=0, le=1, description="Share of the requests whose answers are scored, chosen by their ids.")
     pair_share: float = Field(
