@@ -168,13 +168,12 @@ def main() -> None:
                 rows.append(Row(metric=metric, subject=kind, value=round(value, 1), unit="", n=len(runs)))
             if kind in ("memory", "sqlite"):
                 rows.append(Row(metric="kinstr_request", subject=kind, value=round(instructions(kind, 2000), 1), unit="", n=1))
-    print(table(rows, METRICS, "memory"))
+    figures = table(rows, METRICS, "memory")
+    print(figures)
     if not asked.dry:
         write_rows("request_log", rows)
-        refresh(
-            "request_log",
-            f"`python -m bench.request_log`, {machine()}; {asked.requests} requests, medians of {asked.rounds}.\n\n{table(rows, METRICS, 'memory')}",
-        )
+        head = f"`python -m bench.request_log`, {machine()}; {asked.requests} requests, medians of {asked.rounds}."
+        refresh("request_log", f"{head}\n\n{figures}")
 
 
 if __name__ == "__main__":
