@@ -14,7 +14,7 @@ from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import OutputOptions, fail, out, print_json
 from gateway.config.trust import verify_for
 from gateway.judge.agreement import AgreementFigures, CaseVerdict, LabelledCase, figures_of, labelled_cases
-from gateway.judge.questions import Message, better_in, pair_question, score_in, score_question
+from gateway.judge.questions import PAIR_FORM, SCORE_FORM, ModelQuestion, better_in, pair_question, score_in, score_question
 
 judge_app = CommandGroup("The judge: how far a model agrees with labelled answers.")
 
@@ -23,8 +23,8 @@ MARK: Final = "case-7f3a"
 ANSWER_S: Final = 600.0
 _COLUMNS: Final = ("name", "label", "verdict", "agrees", "score")
 
-AsksOne = Callable[[list[Message]], str]
-"""Gets the messages of one question and returns the reply."""
+AsksOne = Callable[[ModelQuestion], str]
+"""Gets one question and returns the reply."""
 
 
 @judge_app.callback()
@@ -42,6 +42,7 @@ def agreement(
     cases: Annotated[Path | None, typer.Option(metavar="FILE", help="Labelled cases in JSON Lines; default: the 40 of Tidegate.")] = None,
     parallel: Annotated[int, typer.Option(min=1, max=64, help="Questions at a time.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=16, max=32_768, help="Output tokens of one verdict.")] = 256,
+    structured: Annotated[bool, typer.Option(help="Ask the engine to hold verdicts to a JSON schema.")] = True,
 ) -> None:
     """Ask a model for its verdicts on labelled cases, in both orders where two answers are compared, and print how far it agrees.
 
@@ -51,7 +52,7 @@ def agreement(
     target, key = target_of(url, config), key_from(key_file)
     if nobody_listens(target.url):
         fail(f"no gateway answers at {target.url} ({target.source}); start one with `tidegate serve`, or name its data port with --url")
-    verdicts = _asked(labelled, parallel, target.url, key, model, max_tokens)
+    verdicts = _asked(labelled, parallel, (target.url, key), lambda question: _body(question, model, max_tokens, structured))
     figures = figures_of(verdicts)
     rows = [
         {"name": verdict.case.name, "label": verdict.case.label, "verdict": verdict.word, "agrees": verdict.agrees, "score": verdict.score}
@@ -78,16 +79,24 @@ def _cases(file: Path | None) -> tuple[LabelledCase, ...]:
     return found
 
 
-def _asked(labelled: tuple[LabelledCase, ...], parallel: int, url: str, key: str, model: str, max_tokens: int) -> list[CaseVerdict]:
+def _body(question: ModelQuestion, model: str, max_tokens: int, structured: bool) -> dict[str, object]:
+    body: dict[str, object] = {"model": model, "messages": question.messages, "max_tokens": max_tokens, "temperature": 0}
+    return body | ({"response_format": question.form} if structured else {})
+
+
+def _asked(
+    labelled: tuple[LabelledCase, ...], parallel: int, gateway: tuple[str, str], body_of: Callable[[ModelQuestion], dict[str, object]]
+) -> list[CaseVerdict]:
+    """The verdicts; ends the command where a question is not answered. `gateway` is the address and the key."""
     # imported only here: the import takes longer than all of `--help`
     import httpx
 
+    url, key = gateway
     headers = {"authorization": f"Bearer {key}"}
     with httpx.Client(base_url=url, headers=headers, timeout=ANSWER_S, trust_env=False, verify=verify_for(url)) as client:
 
-        def ask(messages: list[Message]) -> str:
-            body = {"model": model, "messages": messages, "max_tokens": max_tokens, "temperature": 0}
-            reply = client.post("/v1/chat/completions", json=body)
+        def ask(question: ModelQuestion) -> str:
+            reply = client.post("/v1/chat/completions", json=body_of(question))
             document: Any = msgspec.json.decode(reply.content)
             if reply.status_code != 200:
                 raise ValueError(f"{reply.status_code}: {document['error']['message']}")
@@ -97,15 +106,17 @@ def _asked(labelled: tuple[LabelledCase, ...], parallel: int, url: str, key: str
             with ThreadPoolExecutor(parallel) as threads:
                 return list(threads.map(lambda case: verdict_on(case, ask), labelled))
         except (httpx.HTTPError, msgspec.DecodeError, ValueError, LookupError, TypeError) as error:
-            fail(f"the model {model!r} did not answer: {str(error)[:300] or type(error).__name__}")
+            fail(f"the model did not answer: {str(error)[:300] or type(error).__name__}")
 
 
 def verdict_on(case: LabelledCase, ask: AsksOne) -> CaseVerdict:
     """What a model says of a case. Raises what `ask` raises."""
     if not case.compares:
-        return CaseVerdict(case, score=score_in(ask(score_question(case.rubric, case.prompt, case.answer, MARK))))
-    first = better_in(ask(pair_question(case.rubric, case.prompt, case.a, case.b, MARK)))
-    second = better_in(ask(pair_question(case.rubric, case.prompt, case.b, case.a, MARK)))
+        question = ModelQuestion(score_question(case.rubric, case.prompt, case.answer, MARK), 0, form=SCORE_FORM)
+        return CaseVerdict(case, score=score_in(ask(question)))
+    orders = ((case.a, case.b), (case.b, case.a))
+    questions = [ModelQuestion(pair_question(case.rubric, case.prompt, *order, MARK), 0, form=PAIR_FORM) for order in orders]
+    first, second = (better_in(ask(question)) for question in questions)
     return CaseVerdict(case, first=first, second=second)
 
 

@@ -36,5 +36,8 @@ class JudgeSettings(Strict):
     )
     max_in_flight: int = Field(default=2, ge=1, le=256, description="Answers that are judged at once.")
     max_output_tokens: int = Field(default=256, ge=16, le=32_768, description="Output tokens of one verdict; more for a thinking model.")
+    structured: bool = Field(
+        default=True, description="Whether engines are asked to hold verdicts to a JSON schema; false for engines that cannot."
+    )
     max_answer_tokens: int = Field(default=512, ge=1, le=32_768, description="Output tokens of each answer that is made to be compared.")
     look_every_s: float = Field(default=5.0, ge=0.05, le=600, description="Seconds between two looks for new requests.")

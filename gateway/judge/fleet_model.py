@@ -11,7 +11,7 @@ from gateway.background.own_request import send_own
 from gateway.batches.slots import LineSlots
 from gateway.deps import Deps
 from gateway.http.edge.exchange import OwnRequest
-from gateway.judge.questions import Message
+from gateway.judge.questions import ModelQuestion
 from gateway.record import OK
 
 LOOK_S: Final = 0.1
@@ -38,12 +38,10 @@ class ModelAnswer(msgspec.Struct, frozen=True):
 class AsksModels(Protocol):
     """Asks models."""
 
-    async def ask(self, model: str, messages: list[Message], most_tokens: int, temperature: float | None, pool: str = "") -> ModelAnswer:
+    async def ask(self, model: str, question: ModelQuestion, pool: str = "") -> ModelAnswer:
         """The answer of a model.
 
         Args:
-            most_tokens: of the answer.
-            temperature: None for the engine's own.
             pool: the arm of a rollout that is to answer; empty for the model's own pool.
         """
         ...
@@ -70,12 +68,13 @@ class FleetModels:
         self._slots = slots
         self._wait_s = wait_s
 
-    async def ask(self, model: str, messages: list[Message], most_tokens: int, temperature: float | None, pool: str = "") -> ModelAnswer:
+    async def ask(self, model: str, question: ModelQuestion, pool: str = "") -> ModelAnswer:
         slot = await self._slot((pool,) if pool else self._slots.pools(self._caller.tenant, model))
         if slot is None:
             return ModelAnswer("", 0, "no_room")
-        body = {"model": model, "messages": messages, "max_tokens": most_tokens}
-        body |= {} if temperature is None else {"temperature": temperature}
+        body: dict[str, object] = {"model": model, "messages": question.messages, "max_tokens": question.most_tokens}
+        body |= {} if question.temperature is None else {"temperature": question.temperature}
+        body |= {} if question.form is None else {"response_format": question.form}
         own = OwnRequest(self._caller, pool=pool)
         try:
             reply = await send_own(own, Endpoint.CHAT.path, msgspec.json.encode(body), self._deps, NOT_KEPT)

@@ -14,7 +14,19 @@ import structlog
 from domain.clock import WallClock
 from gateway.judge.fleet_model import AsksModels
 from gateway.judge.pair_samples import LostPair, PairSamples
-from gateway.judge.questions import PASS_FROM, Better, Message, better_in, outcome_of, pair_question, score_in, score_question
+from gateway.judge.questions import (
+    PAIR_FORM,
+    PASS_FROM,
+    SCORE_FORM,
+    Better,
+    Message,
+    ModelQuestion,
+    better_in,
+    outcome_of,
+    pair_question,
+    score_in,
+    score_question,
+)
 from gateway.judge.samples import JudgeSample, JudgeSamples
 from policies.compile import PolicySet
 from policies.rollout.in_force import ActiveRollouts, Running
@@ -41,6 +53,8 @@ class JudgeTerms:
     max_output_tokens: int
     max_answer_tokens: int
     look_every_s: float
+    structured: bool
+    """Whether engines are asked for the form of verdicts."""
     keep_s: float
     """How long a score is kept among the ratings."""
     most_ratings: int
@@ -161,12 +175,13 @@ class Judge:
         if sample.compared is not None:
             self._parts.count(await self._compare(sample, sample.compared))
 
-    async def _ask(self, messages: list[Message]) -> tuple[str, str]:
+    async def _ask(self, messages: list[Message], form: dict[str, object]) -> tuple[str, str]:
         """The judging model's reply, or why there is none."""
-        return await self._answer(self._terms.model, messages, self._terms.max_output_tokens, 0.0)
+        question = ModelQuestion(messages, self._terms.max_output_tokens, 0.0, form if self._terms.structured else None)
+        return await self._answer(self._terms.model, question)
 
-    async def _answer(self, model: str, messages: list[Message], most: int, temperature: float | None, pool: str = "") -> tuple[str, str]:
-        said = await self._parts.models.ask(model, messages, most, temperature, pool)
+    async def _answer(self, model: str, question: ModelQuestion, pool: str = "") -> tuple[str, str]:
+        said = await self._parts.models.ask(model, question, pool)
         self._used += said.tokens
         self._unwritten += said.tokens
         self._parts.count_tokens(said.tokens)
@@ -179,7 +194,7 @@ class Judge:
     async def _score(self, sample: JudgeSample) -> str:
         request, content = sample.request, sample.content
         question = score_question(sample.policy.rubric, content.prompt, content.answer, self._parts.new_mark())
-        reply, why = await self._ask(question)
+        reply, why = await self._ask(question, SCORE_FORM)
         if why:
             return why
         score = score_in(reply)
@@ -213,7 +228,7 @@ class Judge:
         prompt = [{"role": "system", "content": _ANSWER_SYSTEM}, {"role": "user", "content": sample.content.prompt}]
         answers = []
         for pool in (rollout.canary, rollout.baseline):
-            text, why = await self._answer(sample.request.model, prompt, self._terms.max_answer_tokens, None, pool)
+            text, why = await self._answer(sample.request.model, ModelQuestion(prompt, self._terms.max_answer_tokens), pool)
             if why:
                 return why
             answers.append(text)
@@ -221,7 +236,7 @@ class Judge:
         verdicts: list[Better] = []
         for first, second in ((canary, baseline), (baseline, canary)):
             question = pair_question(sample.policy.rubric, sample.content.prompt, first, second, self._parts.new_mark())
-            reply, why = await self._ask(question)
+            reply, why = await self._ask(question, PAIR_FORM)
             if why:
                 return why
             better = better_in(reply)

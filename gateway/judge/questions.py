@@ -65,6 +65,29 @@ def _sections(mark: str, **texts: str) -> str:
     return "\n".join([f"{mark} {name}\n{msgspec.json.encode(text).decode()}" for name, text in texts.items()] + [f"{mark} END"])
 
 
+class ModelQuestion(msgspec.Struct, frozen=True):
+    """What a model is asked."""
+
+    messages: list[Message]
+    most_tokens: int
+    """Of its answer."""
+    temperature: float | None = None
+    """None for the engine's own."""
+    form: dict[str, object] | None = None
+    """The form of its answer, a `response_format`; None for any."""
+
+
+def _form(name: str, **verdict: object) -> dict[str, object]:
+    properties = {"reason": {"type": "string", "maxLength": 200}, **verdict}
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}
+
+
+SCORE_FORM: Final = _form("score", score={"type": "integer", "enum": [1, 2, 3, 4, 5]})
+PAIR_FORM: Final = _form("comparison", better={"type": "string", "enum": ["A", "B", "tie"]})
+"""The forms of verdicts, for engines that hold a model to a schema: small models say nothing readable without."""
+
+
 class _JudgeSaid(msgspec.Struct):
     score: float | str | None = None
     better: str | None = None

@@ -71,6 +71,7 @@ class WorkerJudge:
             max_output_tokens=written.max_output_tokens,
             max_answer_tokens=written.max_answer_tokens,
             look_every_s=written.look_every_s,
+            structured=written.structured,
             keep_s=feedback.retention_days * DAY_S,
             most_ratings=feedback.max_per_tenant,
         )

@@ -89,7 +89,7 @@ async def add_ops(served: Served) -> None:
     assert made.returncode == 0, made.stderr
 
 
-@pytest.mark.parametrize("answers", ["plain", "safe"])
+@pytest.mark.parametrize("answers", ["plain", pytest.param("safe", marks=pytest.mark.slow)])
 async def test_answers_are_scored_and_booked_on_the_operators_tenant(tmp_path: Path, answers: str) -> None:
     with_ops(tmp_path)
     async with SimEngine(PLAIN if answers == "plain" else SAFE) as engine, SimEngine(PLAIN) as canary, SimEngine(JUDGE) as judge:
@@ -125,6 +125,7 @@ async def test_answers_are_scored_and_booked_on_the_operators_tenant(tmp_path: P
             await eventually(booked)
 
 
+@pytest.mark.slow
 async def test_the_days_tokens_bound_the_judge(tmp_path: Path) -> None:
     with_ops(tmp_path)
     async with SimEngine(PLAIN) as engine, SimEngine(PLAIN) as canary, SimEngine(JUDGE) as judge:
@@ -200,4 +201,4 @@ async def test_agreement_with_the_labelled_cases_is_reported(tmp_path: Path) -> 
         assert "of 24 scored answers it agrees on 58%" in said.stdout
         assert "10 bad ones passed" in said.stdout
         unknown = await asyncio.to_thread(agreement, served, "--model", "other")
-        assert (unknown.returncode, "the model 'other' did not answer: 404" in unknown.stderr) == (1, True)
+        assert (unknown.returncode, "the model did not answer: 404" in unknown.stderr) == (1, True)

@@ -270,6 +270,7 @@ async def test_a_real_model_is_tried_as_a_judge(bench: Bench, tmp_path: Path, re
     cases = tmp_path / "cases.jsonl"
     cases.write_bytes(b"\n".join(msgspec.json.encode(case) for case in labelled_cases()[::5]))
     command = [sys.executable, "-m", "gateway", "judge", "agreement", "--url", bench.gateway.url, "--model", MODEL, "--json"]
+    command += ["--cases", str(cases), "--max-tokens", "64"]
     assert bench.gateway.keys is not None
     env = {"PATH": "/usr/bin", "TIDEGATE_API_KEY": bench.gateway.keys["acme"]}
     done = await asyncio.to_thread(

@@ -9,7 +9,7 @@ import pytest
 from gateway.judge.fleet_model import ModelAnswer
 from gateway.judge.judge import MOST_WAITING, Judge, JudgeParts, JudgeTerms
 from gateway.judge.pair_samples import LostPair
-from gateway.judge.questions import Message
+from gateway.judge.questions import PAIR_FORM, SCORE_FORM, Message, ModelQuestion
 from gateway.judge.samples import JudgeSample
 from gateway.request_log.reader import RequestContent
 from policies.compile import PolicySet, compiled
@@ -20,7 +20,7 @@ from tenancy.request_log import LoggedRequest
 
 NOW = 1_800_000_000.0
 HALF = Running("ro_1", "v2", "chat", "chat-v2", 0.5, 0.0, counting=True, interval_s=10.0, judged=True)
-TERMS = JudgeTerms("big", 1000, 1, 256, 512, 5.0, 60.0, 9)
+TERMS = JudgeTerms("big", 1000, 1, 256, 512, 5.0, structured=True, keep_s=60.0, most_ratings=9)
 
 
 def sample(number: int, *, scored: bool = True, compared: Running | None = None) -> JudgeSample:
@@ -36,6 +36,7 @@ class Setting:
         self.samples: list[JudgeSample] = []
         self.begun = 0
         self.asked: list[tuple[str, str, int, float | None]] = []
+        self.forms: list[dict[str, object] | None] = []
         self.counts: Counter[str] = Counter()
         self.scores: list[tuple[str, str, int]] = []
         self.pairs: list[tuple[str, str]] = []
@@ -75,9 +76,10 @@ class Setting:
         samples, self.samples = self.samples, []
         return samples
 
-    async def ask(self, model: str, messages: list[Message], most_tokens: int, temperature: float | None, pool: str = "") -> ModelAnswer:
-        self.asked.append((model, pool, most_tokens, temperature))
-        said = self.reply(messages, pool)
+    async def ask(self, model: str, question: ModelQuestion, pool: str = "") -> ModelAnswer:
+        self.asked.append((model, pool, question.most_tokens, question.temperature))
+        self.forms.append(question.form)
+        said = self.reply(question.messages, pool)
         return ModelAnswer("", 100, "failed", "engine_error") if said is None else ModelAnswer(said, 100)
 
     async def take(self, owner: str, now_unix: float, until_unix: float, day: int, tokens: int) -> int | None:
@@ -109,6 +111,7 @@ async def test_a_score_is_counted_and_kept_for_the_requests_tenant() -> None:
     setting.samples = [sample(1)]
     await setting.judge.look()
     assert setting.asked == [("big", "", 256, 0.0)]
+    assert setting.forms == [SCORE_FORM]
     assert setting.scores == [("acme", "sim", 4)]
     (kept,) = setting.kept
     assert (kept.tenant, kept.request_id, kept.source, kept.rating, kept.score) == ("acme", "req-1", "judge", "up", 4)
@@ -197,6 +200,7 @@ async def test_both_arms_are_asked_and_compared_in_both_orders() -> None:
     setting.samples = [sample(1, scored=False, compared=HALF)]
     await setting.judge.look()
     assert setting.asked == [("sim", "chat-v2", 512, None), ("sim", "chat", 512, None), ("big", "", 256, 0.0), ("big", "", 256, 0.0)]
+    assert setting.forms == [None, None, PAIR_FORM, PAIR_FORM], "answers have any form"
     assert (setting.pairs, setting.lost) == ([("sim", "baseline")], [])
     setting.samples = [sample(2, scored=False, compared=HALF)]
     await setting.judge.look()

@@ -65,3 +65,21 @@ def test_lines_are_counted_by_what_came_of_them() -> None:
     assert b'tidegate_batch_lines_total{outcome="succeeded"} 2.0' in text
     assert b'tidegate_batch_lines_total{outcome="expired"} 7.0' in text
     assert b'tidegate_batch_lines_total{outcome="again"} 0.0' in text
+
+
+def test_ratings_and_what_the_judge_said_are_counted() -> None:
+    metrics = Metrics()
+    metrics.count_feedback("acme", "down")
+    metrics.count_judge_sample("over_budget")
+    metrics.count_judge_score("acme", "big", 4)
+    metrics.count_judge_pair("big", "swayed")
+    metrics.count_judge_tokens(70)
+    text, _ = render(Scrape(metrics.snapshot(), [], None, 1, "1"))
+    for line in (
+        b'tidegate_feedback_total{rating="down",tenant="acme"} 1.0',
+        b'tidegate_judge_samples_total{outcome="over_budget"} 1.0',
+        b'tidegate_judge_scores_total{model="big",score="4",tenant="acme"} 1.0',
+        b'tidegate_judge_pairs_total{better="swayed",model="big"} 1.0',
+        b"tidegate_judge_tokens_total 70.0",
+    ):
+        assert line in text
