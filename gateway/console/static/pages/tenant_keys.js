@@ -110,7 +110,7 @@ function Rotate({ of, done }) {
 
 function Actions({ me, of, done }) {
   if (of.revoked_unix || !mayChangeKey(me, of)) return null;
-  return html`<div class="row"><${EditKey} me=${me} of=${of} done=${done} /><${Rotate} of=${of} done=${done} />
+  return html`<div class="actions"><${EditKey} me=${me} of=${of} done=${done} /><${Rotate} of=${of} done=${done} />
     <${Confirm} label="Revoke" title=${`Revoke key ${of.id}?`} work=${() => api.post(path`/tenants/${of.tenant}/keys/${of.id}/revoke`)} done=${done}>${of.label ? html`<strong class="break">${of.label}</strong>: ` : ""}every gateway refuses the key within 5 s. It cannot be taken back; make a new key instead.<//></div>`;
 }
 

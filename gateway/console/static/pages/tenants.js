@@ -127,7 +127,7 @@ function Projects({ me, tenant }) {
     { key: "created_unix", title: "Created", show: (p) => html`<${Time} unix=${p.created_unix} />` },
     ...(may ? [{ key: "actions", title: "Actions", fixed: true, show: (p) => {
       const where = `${all}${path`/${p.name}`}`;
-      return html`<div class="row"><${AccountButton} label="Change" about=${`Change project ${p.name}`} title=${`Project ${p.name}`} where=${where} done=${projects.again} /><${Disable} where=${where} of=${p} what="project" done=${projects.again} />
+      return html`<div class="actions"><${AccountButton} label="Change" about=${`Change project ${p.name}`} title=${`Project ${p.name}`} where=${where} done=${projects.again} /><${Disable} where=${where} of=${p} what="project" done=${projects.again} />
         ${p.name !== "default" && html`<${Confirm} label="Delete" title=${`Delete project ${p.name}?`} work=${() => api.remove(where)} done=${projects.again}>Its revoked keys and its limits go with it. It is refused while a key is not revoked.<//>`}</div>`;
     } }] : []),
   ];
