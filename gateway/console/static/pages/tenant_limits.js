@@ -147,7 +147,7 @@ export function Budgets({ tenant }) {
     return b.expected > b.amount ? html`<${Badge} kind="bad">too fast<//>` : html`<${Badge} kind="good">lasts<//>`;
   };
   const columns = [
-    { key: "id", title: "Budget", show: (b) => html`<strong>${limitWords({ ...b, meter: "cost_usd" })}</strong>${b.zone && html`<div class="small soft">${b.zone}</div>`}` },
+    { key: "id", title: "Budget", show: (b) => html`<div class="wide-cell"><strong>${limitWords({ ...b, meter: "cost_usd" })}</strong></div>${b.zone && html`<div class="small soft">${b.zone}</div>`}` },
     { key: "spent", title: "Spent", show: (b) => html`<${Meter} share=${b.amount > 0 ? b.spent / b.amount : 1} words=${`${usd(Number(b.spent_usd))} of ${usd(Number(b.amount_usd))}`} label=${`Spent of ${b.id}`} />` },
     { key: "pace_per_day", title: "Pace", num: true, show: (b) => html`<span title=${HOW}>${usd(Number(b.pace_per_day_usd))} a day</span>` },
     { key: "expected", title: "At the end", num: true, show: (b) => (b.expected === null ? NONE : html`<span title=${HOW}>${usd(Number(b.expected_usd))}</span>`) },
