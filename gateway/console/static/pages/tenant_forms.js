@@ -61,7 +61,7 @@ export function RightsFields({ rights, error, open = false }) {
     <p class="small soft">A right can only restrict what the levels above allow. An empty field restricts nothing; “none” allows nothing.</p>
     ${[["models", "Models", "Public names, between commas."], ["loras", "Adapters", "Between commas."], ["endpoints", "Endpoints", "Paths, as /v1/embeddings."]].map(([name, label, hint]) => html`<${Field} key=${name} label=${label} hint=${hint} name=${name} error=${inside}><input name=${name} value=${shownList(rights?.[name])} spellcheck=${false} /><//>`)}
     <div class="grid-small">${Object.entries(CAPS).map(([name, label]) => html`<${Field} key=${name} label=${label} name=${name} error=${inside}><input name=${name} inputmode="numeric" value=${rights?.caps[name] ?? ""} /><//>`)}
-    <${Field} label="Highest priority class" name="priority_class" error=${inside}><select name="priority_class"><option value="">that of the policy</option>${["critical", "interactive", "default", "batch"].map((word) => html`<option key=${word} selected=${rights?.priority_class === word}>${word}</option>`)}</select><//></div>
+    <${Field} label="Highest priority class" name="priority_class" error=${inside}><select name="priority_class"><option value="">that of the policy</option>${["critical", "interactive", "default", "batch"].map((word) => html`<option key=${word} value=${word} selected=${rights?.priority_class === word}>${word}</option>`)}</select><//></div>
     <label class="check"><input type="checkbox" name="tools" checked=${rights?.caps.tools ?? true} /> Requests may carry tools</label>
   </div></details>`;
 }

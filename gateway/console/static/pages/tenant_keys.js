@@ -34,7 +34,7 @@ function KeyForm({ me, shown, projects, error, busy, words, onSubmit, onClose })
   const roles = [...new Set([...grantable(me), ...(shown?.roles ?? [])])];
   return html`<form class="stack" onSubmit=${onSubmit}>
     <${Field} label="Label" hint="A note for people: which program has this key." name="label" error=${error}><input name="label" value=${shown?.label ?? ""} autofocus /><//>
-    ${!shown && html`<${Field} label="Project" name="project" error=${error}><select name="project">${projects.map(({ name }) => html`<option key=${name} selected=${name === "default"}>${name}</option>`)}</select><//>`}
+    ${!shown && html`<${Field} label="Project" name="project" error=${error}><select name="project">${projects.map(({ name }) => html`<option key=${name} value=${name} selected=${name === "default"}>${name}</option>`)}</select><//>`}
     <${Field} label="Expires" hint="In your time zone; empty for never." name="expires_unix" error=${error}><input type="datetime-local" name="expires_unix" value=${localOf(shown?.expires_unix)} /><//>
     <fieldset class="plain"><legend>What it is for</legend>
       <label class="check"><input type="checkbox" name="inference" checked=${shown?.inference ?? true} /> Inference: the data port accepts it</label>
@@ -110,7 +110,7 @@ function Rotate({ of, done }) {
 
 function Actions({ me, of, done }) {
   if (of.revoked_unix || !mayChangeKey(me, of)) return null;
-  return html`<div class="row"><${EditKey} me=${me} of=${of} done=${done} /><${Rotate} of=${of} done=${done} />
+  return html`<div class="actions"><${EditKey} me=${me} of=${of} done=${done} /><${Rotate} of=${of} done=${done} />
     <${Confirm} label="Revoke" title=${`Revoke key ${of.id}?`} work=${() => api.post(path`/tenants/${of.tenant}/keys/${of.id}/revoke`)} done=${done}>${of.label ? html`<strong class="break">${of.label}</strong>: ` : ""}every gateway refuses the key within 5 s. It cannot be taken back; make a new key instead.<//></div>`;
 }
 

@@ -1,7 +1,7 @@
 // The limits of one tenant with gauges of now, and its budgets with what they will have spent at the end of their windows.
 import { html, useState } from "../vendor/preact-htm.js";
 import { api, path } from "../lib/api.js";
-import { NONE, ms, usd } from "../lib/format.js";
+import { NONE, count, ms, usd } from "../lib/format.js";
 import { Badge, Confirm, Dialog, Empty, Failure, Field, Found, Meter, Panel, Table, Time, useAsk, useChange } from "../lib/ui.js";
 import { Rest, amountFrom, amountOf, localOf, maySetBounds, maySetInside, maySetLimit, unixOf, written } from "./tenant_forms.js";
 
@@ -23,7 +23,7 @@ export function limitWords({ id, meter, window }) {
 /** What may be used at once of a limit now, and how much of it is used; more than everything where it is overdrawn. */
 function gauge(state) {
   const most = state.used + state.remaining;
-  return { share: most > 0 ? state.used / most : 1, words: `${amountOf(state.meter, state.used)} of ${amountOf(state.meter, state.remaining > 0 ? most : state.amount)}` };
+  return { share: most > 0 ? state.used / most : 1, words: `${["cost_usd", "audio_bytes"].includes(state.meter) ? amountOf(state.meter, state.used) : count(state.used)} of ${amountOf(state.meter, state.remaining > 0 ? most : state.amount)}` };
 }
 
 const raised = (limit) => limit.raised_to !== null && limit.raised_until_unix > Date.now() / 1000;
@@ -125,13 +125,11 @@ export function Limits({ me, tenant }) {
   const now = new Map((states.data ?? []).map((state) => [state.id, state]));
   const done = () => { limits.again(); states.again(); };
   const columns = [
-    { key: "id", title: "Limit", show: (l) => html`<strong>${limitWords(l)}</strong><div class="small soft mono break">${l.id}${l.zone && ` (${l.zone})`}</div>` },
-    { key: "gauge", title: "Used now", sort: (l) => (now.has(l.id) ? gauge(now.get(l.id)).share : null), show: (l) => (now.has(l.id) ? html`<${Meter} ...${gauge(now.get(l.id))} label=${`Used of ${limitWords(l)}`} />` : html`<span class="small soft">${l.level === "user" ? "each end user apart" : NONE}</span>`) },
-    { key: "held", title: "of it reserved", num: true, sort: (l) => now.get(l.id)?.held ?? null, show: (l) => amountOf(l.meter, now.get(l.id)?.held) },
+    { key: "id", title: "Limit", show: (l) => html`<div class="wide-cell"><strong>${limitWords(l)}</strong></div><div class="small soft mono break">${l.id}${l.zone && ` (${l.zone})`}</div>` },
+    { key: "gauge", title: "Used now", sort: (l) => (now.has(l.id) ? gauge(now.get(l.id)).share : null), show: (l) => (now.has(l.id) ? html`<${Meter} ...${gauge(now.get(l.id))} label=${`Used of ${limitWords(l)}`} /><div class="small soft" title="Requests in flight reserve the most that they can use.">${amountOf(l.meter, now.get(l.id).held)} of it reserved${now.get(l.id).reset_s > 0 && `; all there again in ${ms(now.get(l.id).reset_s * 1000)}`}</div>` : html`<span class="small soft">${l.level === "user" ? "each end user apart" : NONE}</span>`) },
     { key: "remaining", title: "Left", num: true, sort: (l) => now.get(l.id)?.remaining ?? null, show: (l) => amountOf(l.meter, now.get(l.id)?.remaining) },
     { key: "amount", title: "Amount", num: true, show: (l) => html`${amountOf(l.meter, raised(l) ? l.raised_to : l.amount)}${raised(l) && html`<div class="small soft"><${Badge} kind="warn">raised<//> until <${Time} unix=${l.raised_until_unix} /></div>`}${l.soft !== null && html`<div class="small soft">warns from ${amountOf(l.meter, l.soft)}</div>`}` },
-    { key: "reset", title: "All there again", num: true, sort: (l) => now.get(l.id)?.reset_s ?? null, show: (l) => (now.get(l.id)?.reset_s > 0 ? `in ${ms(now.get(l.id).reset_s * 1000)}` : NONE) },
-    ...(may ? [{ key: "actions", title: "Actions", fixed: true, show: (l) => maySetLimit(me, l) && html`<div class="row"><${EditLimit} of=${l} done=${done} /><${RaiseLimit} of=${l} done=${done} /><${Confirm} label="Remove" title="Remove this limit?" work=${() => api.remove(path`/limits/${l.id}`)} done=${done}><strong>${limitWords(l)}</strong>, ${amountOf(l.meter, l.amount)}. Requests are no longer held by it within 5 s.<//></div>` }] : []),
+    ...(may ? [{ key: "actions", title: "Actions", fixed: true, show: (l) => maySetLimit(me, l) && html`<div class="actions"><${EditLimit} of=${l} done=${done} /><${RaiseLimit} of=${l} done=${done} /><${Confirm} label="Remove" title="Remove this limit?" work=${() => api.remove(path`/limits/${l.id}`)} done=${done}><strong>${limitWords(l)}</strong>, ${amountOf(l.meter, l.amount)}. Requests are no longer held by it within 5 s.<//></div>` }] : []),
   ];
   return html`<${Found} of=${limits} what="Reading the limits">${(all) => html`<${Panel} title="Limits" side=${may && html`<${NewLimit} me=${me} tenant=${tenant} known=${all} done=${done} />`}>
     ${states.error && html`<${Failure} error=${states.error} again=${states.again} />`}
@@ -149,7 +147,7 @@ export function Budgets({ tenant }) {
     return b.expected > b.amount ? html`<${Badge} kind="bad">too fast<//>` : html`<${Badge} kind="good">lasts<//>`;
   };
   const columns = [
-    { key: "id", title: "Budget", show: (b) => html`<strong>${limitWords({ ...b, meter: "cost_usd" })}</strong>${b.zone && html`<div class="small soft">${b.zone}</div>`}` },
+    { key: "id", title: "Budget", show: (b) => html`<div class="wide-cell"><strong>${limitWords({ ...b, meter: "cost_usd" })}</strong></div>${b.zone && html`<div class="small soft">${b.zone}</div>`}` },
     { key: "spent", title: "Spent", show: (b) => html`<${Meter} share=${b.amount > 0 ? b.spent / b.amount : 1} words=${`${usd(Number(b.spent_usd))} of ${usd(Number(b.amount_usd))}`} label=${`Spent of ${b.id}`} />` },
     { key: "pace_per_day", title: "Pace", num: true, show: (b) => html`<span title=${HOW}>${usd(Number(b.pace_per_day_usd))} a day</span>` },
     { key: "expected", title: "At the end", num: true, show: (b) => (b.expected === null ? NONE : html`<span title=${HOW}>${usd(Number(b.expected_usd))}</span>`) },

@@ -21,7 +21,7 @@ function AccountForm({ shown, withOrganisation, organisations, change, words, on
   return html`<form class="stack" onSubmit=${onSubmit}>
     ${!shown && html`<${Field} label="Name" hint="1 to 63 lower-case letters, digits and inner dashes. It cannot be changed." name="name" error=${error}><input name="name" required maxlength="63" autofocus spellcheck=${false} /><//>`}
     <${Field} label="Label" hint="A note for people." name="label" error=${error}><input name="label" value=${shown?.label ?? ""} /><//>
-    ${withOrganisation && html`<${Field} label="Organisation" hint="Tenants of one organisation are limited together." name="organisation" error=${error}><select name="organisation">${[...new Set([...organisations.map(({ name }) => name), shown?.organisation ?? "default"])].map((name) => html`<option key=${name} selected=${name === (shown?.organisation ?? "default")}>${name}</option>`)}</select><//>`}
+    ${withOrganisation && html`<${Field} label="Organisation" hint="Tenants of one organisation are limited together." name="organisation" error=${error}><select name="organisation">${[...new Set([...organisations.map(({ name }) => name), shown?.organisation ?? "default"])].map((name) => html`<option key=${name} value=${name} selected=${name === (shown?.organisation ?? "default")}>${name}</option>`)}</select><//>`}
     <${RightsFields} rights=${shown?.rights} error=${error} />
     <${Rest} error=${error} fields=${FIELDS} />
     <div class="row"><button class="primary" disabled=${busy}>${words}</button><button type="button" onClick=${onClose}>Cancel</button></div>
@@ -127,7 +127,7 @@ function Projects({ me, tenant }) {
     { key: "created_unix", title: "Created", show: (p) => html`<${Time} unix=${p.created_unix} />` },
     ...(may ? [{ key: "actions", title: "Actions", fixed: true, show: (p) => {
       const where = `${all}${path`/${p.name}`}`;
-      return html`<div class="row"><${AccountButton} label="Change" about=${`Change project ${p.name}`} title=${`Project ${p.name}`} where=${where} done=${projects.again} /><${Disable} where=${where} of=${p} what="project" done=${projects.again} />
+      return html`<div class="actions"><${AccountButton} label="Change" about=${`Change project ${p.name}`} title=${`Project ${p.name}`} where=${where} done=${projects.again} /><${Disable} where=${where} of=${p} what="project" done=${projects.again} />
         ${p.name !== "default" && html`<${Confirm} label="Delete" title=${`Delete project ${p.name}?`} work=${() => api.remove(where)} done=${projects.again}>Its revoked keys and its limits go with it. It is refused while a key is not revoked.<//>`}</div>`;
     } }] : []),
   ];

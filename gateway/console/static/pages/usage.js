@@ -122,7 +122,7 @@ function Group({ chosen, params }) {
 }
 
 /** What a row belongs to, or that it belongs to nothing. */
-const named = (value) => (value ? html`<span class="break">${value}</span>` : html`<span class="soft">(none)</span>`);
+const named = (value) => (value ? html`<div class="name-cell break">${value}</div>` : html`<span class="soft">(none)</span>`);
 
 function Shown({ found, params, chosen, confined }) {
   const { range, days, byDay, byTenant, byModel, rows, tenantDays, modelDays } = found;
