@@ -1,4 +1,5 @@
-"""`python -m bench.rest`: CPU and memory of the whole process tree at rest and under a trickle of requests, and readings of each engine."""
+"""`python -m bench.rest`: CPU and memory of the whole process tree at rest, with an open console, and under a trickle of requests; and
+readings of each engine."""
 
 import argparse
 import asyncio
@@ -25,6 +26,7 @@ data: {{bind: "127.0.0.1:0"}}
 admin: {{bind: "127.0.0.1:0"}}
 workers: {workers}
 drain: {{accept_s: 0.0, grace_s: 1.0}}
+secrets: {{admin_token: {{file: token}}}}
 pools:
   - name: chat
     model: sim
@@ -32,12 +34,17 @@ pools:
 {backends}
 """
 
+TOKEN = "an-admin-token-of-a-benchmark"
+CONSOLE = ("/admin/v1/live", "/admin/v1/requests/live")
+"""The streams of one open console."""
+
 Figures = dict[tuple[str, str, str], list[float]]
 
 
 @contextlib.asynccontextmanager
-async def gateway(home: Path, engines: list[SimEngine], workers: int) -> AsyncIterator[tuple[int, str, str]]:
-    """A gateway as it is installed: its process id, its address and a key."""
+async def gateway(home: Path, engines: list[SimEngine], workers: int) -> AsyncIterator[tuple[int, str, str, str]]:
+    """A gateway as it is installed: its process id, its addresses for callers and for operators, and a key."""
+    (home / "token").write_text(TOKEN)
     (home / "policies").mkdir()
     (home / "policies" / "default.yaml").write_text('tenant: "*"\nmodels:\n  - {name: sim, pool: chat}\n')
     backends = "\n".join(f'      - {{id: e{at}, url: "{engine.url}"}}' for at, engine in enumerate(engines))
@@ -53,7 +60,8 @@ async def gateway(home: Path, engines: list[SimEngine], workers: int) -> AsyncIt
                 raise RuntimeError((home / "log").read_text()[-2000:])
             await asyncio.sleep(0.1)
         ready = json.loads((home / "run" / "ready.json").read_text())
-        yield process.pid, f"http://127.0.0.1:{ready['data_port']}", json.loads(made.stdout)["key"]
+        url, admin = (f"http://127.0.0.1:{ready[port]}" for port in ("data_port", "admin_port"))
+        yield process.pid, url, admin, json.loads(made.stdout)["key"]
     finally:
         process.terminate()
         await asyncio.to_thread(process.wait)
@@ -70,6 +78,25 @@ async def trickle(url: str, key: str, seconds: float) -> None:
             await asyncio.sleep(EVERY_S)
 
 
+@contextlib.asynccontextmanager
+async def watched(admin: str) -> AsyncIterator[None]:
+    """An open console: something reads what it reads."""
+
+    async def read(client: httpx.AsyncClient, path: str) -> None:
+        async with client.stream("GET", path) as stream:
+            stream.raise_for_status()
+            async for _ in stream.aiter_bytes():
+                pass
+
+    async with httpx.AsyncClient(base_url=admin, headers={"authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=30.0) as client:
+        reading = [asyncio.create_task(read(client, path)) for path in CONSOLE]
+        yield
+        for task in reading:
+            assert not task.done(), task.exception()
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
 async def measure(workers: int, backends: int, seconds: float, figures: Figures) -> None:
     """One gateway."""
     subject = f"{workers} worker{'s' * (workers > 1)}, {backends} backends"
@@ -77,16 +104,17 @@ async def measure(workers: int, backends: int, seconds: float, figures: Figures)
     async with contextlib.AsyncExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         engines = [await stack.enter_async_context(SimEngine(SimSettings(models=("sim",), speed=1000))) for _ in range(backends)]
-        pid, url, key = await stack.enter_async_context(gateway(home, engines, workers))
-        for state in ("rest", "asked"):
-            await asyncio.sleep(SETTLE_S)
-            pids = tree(pid)
-            reads, before, begun = sum(engine.metrics_reads for engine in engines), cpu_s(pids), loop.time()
-            await (asyncio.sleep(seconds) if state == "rest" else trickle(url, key, seconds))
-            took_s = loop.time() - begun
-            figures.setdefault((f"cpu_ms_s_{state}", subject, "ms/s"), []).append((cpu_s(pids) - before) / took_s * 1e3)
-            per_engine = (sum(engine.metrics_reads for engine in engines) - reads) / took_s / backends
-            figures.setdefault((f"reads_s_engine_{state}", subject, "1/s"), []).append(per_engine)
+        pid, url, admin, key = await stack.enter_async_context(gateway(home, engines, workers))
+        for state in ("rest", "console", "asked"):
+            async with watched(admin) if state == "console" else contextlib.nullcontext():
+                await asyncio.sleep(SETTLE_S)  # the first request of a route takes many times as long as the next
+                pids = tree(pid)
+                reads, before, begun = sum(engine.metrics_reads for engine in engines), cpu_s(pids), loop.time()
+                await (trickle(url, key, seconds) if state == "asked" else asyncio.sleep(seconds))
+                took_s = loop.time() - begun
+                figures.setdefault((f"cpu_ms_s_{state}", subject, "ms/s"), []).append((cpu_s(pids) - before) / took_s * 1e3)
+                per_engine = (sum(engine.metrics_reads for engine in engines) - reads) / took_s / backends
+                figures.setdefault((f"reads_s_engine_{state}", subject, "1/s"), []).append(per_engine)
             if state == "rest":
                 figures.setdefault(("pss_mb", subject, "MB"), []).append(pss_mb(pids))
 
