@@ -100,11 +100,14 @@ class Simulations:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            if self.last is not None and self.last.state == "running":
+                self._end(state="cancelled")  # its task had not begun
 
     async def _run(self, asked: SimulationAsked) -> None:
         folder: Path | None = None
         try:
-            folder = await asyncio.to_thread(self._prepared, asked)
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=self._run_dir))
+            await asyncio.to_thread(_write, folder, asked)
             result = await self._result_of(folder)
         except asyncio.CancelledError:
             self._end(state="cancelled")
@@ -117,13 +120,8 @@ class Simulations:
         else:
             self._end(state="done", result=msgspec.Raw(result))
         finally:
-            if folder is not None:
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-
-    def _prepared(self, asked: SimulationAsked) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=self._run_dir))
-        (folder / ASKED).write_text(asked.model_dump_json(exclude_unset=True), encoding="utf-8")
-        return folder
+            if folder is not None:  # three files at most; in a thread, a second cancellation would leave them there
+                shutil.rmtree(folder, ignore_errors=True)
 
     async def _result_of(self, folder: Path) -> bytes:
         process = await asyncio.create_subprocess_exec(
@@ -156,6 +154,10 @@ class Simulations:
     def _change(self, **changed: Any) -> None:
         assert self.last is not None
         self.last = msgspec.structs.replace(self.last, **changed)
+
+
+def _write(folder: Path, asked: SimulationAsked) -> None:
+    (folder / ASKED).write_text(asked.model_dump_json(exclude_unset=True), encoding="utf-8")
 
 
 class _JobFailed(Exception):

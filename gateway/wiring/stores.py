@@ -30,8 +30,8 @@ from gateway.rollouts.aborts import PendingAborts
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
 from gateway.sync.revocations import PendingRevocations
-from policies.compile import PolicySet
 from gateway.wiring.request_log import check_request_log
+from policies.compile import PolicySet
 from policies.yaml.problems import ConfigError, Problem
 from tenancy.audit import Entry, canonical
 from tenancy.background import BackgroundStore

@@ -31,7 +31,9 @@ async def run(served: Served, *arguments: str) -> None:
 async def chat(served: Served, key: str | None = None, user: str = "", count: int = 1) -> int:
     """The status of the last of so many requests."""
     headers = served.headers if key is None else {"authorization": f"Bearer {key}"}
-    body: dict[str, Any] = {"model": "sim", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5} | ({"user": user} if user else {})
+    body: dict[str, Any] = {"model": "sim", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5} | (
+        {"user": user} if user else {}
+    )
     status = 0
     async with httpx.AsyncClient(base_url=served.url, headers=headers, timeout=HANG_S, trust_env=False) as client:
         for _ in range(count):
@@ -196,7 +198,9 @@ async def test_roles_see_and_change_what_their_routes_let_them(tmp_path: Path) -
                 assert await row.get_by_role("button", name="Remove").count() == may
             assert await page.get_by_role("button", name="Delete").count() == 0
             await tab(page, "Keys")
-            assert await page.get_by_role("row", name=auditor["id"]).get_by_role("button").count() == 0, "a key of a role that it may not grant"
+            assert await page.get_by_role("row", name=auditor["id"]).get_by_role("button").count() == 0, (
+                "a key of a role that it may not grant"
+            )
             await page.get_by_role("button", name="Create key").click()
             roles = await page.get_by_role("dialog").get_by_role("checkbox", name="Role").all()
             assert [await role.get_attribute("value") for role in roles] == ["tenant-admin"]

@@ -141,14 +141,14 @@ function Steps({ steps, onSteps, error }) {
   return html`
     <div class="scroll" tabindex="0" role="region" aria-label="Steps"><table>
       <caption class="hidden">Steps of the rollout</caption>
-      <thead><tr>${["Share, %", "Requests, at least", "Minutes, at least", "Hours, at most", "Passes when", "Gate", ""].map((title) => html`<th scope="col" key=${title}>${title || html`<span class="hidden">Remove</span>`}</th>`)}</tr></thead>
+      <thead><tr>${["Share, %", "Requests, at least", "Minutes, at least", "Hours, at most", "Passes when", "Waits for a person", ""].map((title) => html`<th scope="col" key=${title}>${title || html`<span class="hidden">Remove</span>`}</th>`)}</tr></thead>
       <tbody>${steps.map((step, at) => html`<tr key=${at}>
         <td>${input(step, at, "share", "Share", { min: 0.01, max: 100 })}</td>
         <td>${input(step, at, "min_requests", "Requests", { min: 1 })}</td>
         <td>${input(step, at, "min_minutes", "Minutes", { min: 0 })}</td>
         <td>${input(step, at, "max_hours", "Hours", { min: 0 })}</td>
         <td><select aria-label=${`When step ${at + 1} passes`} value=${step.needs} onChange=${(event) => set(at, "needs", event.target.value)}><option value="not_worse">no metric is worse</option><option value="good_enough">every metric is good enough</option></select></td>
-        <td><label class="check"><input type="checkbox" checked=${step.gate} onChange=${(event) => set(at, "gate", event.target.checked)} /> <span>wait for a person</span></label></td>
+        <td><input type="checkbox" aria-label=${`Step ${at + 1} waits for a person`} checked=${step.gate} onChange=${(event) => set(at, "gate", event.target.checked)} /></td>
         <td><button type="button" disabled=${steps.length <= 2} onClick=${() => onSteps(steps.filter((_, n) => n !== at))} aria-label=${`Remove step ${at + 1}`}>✕</button></td>
       </tr>`)}</tbody>
     </table></div>

@@ -22,7 +22,18 @@ TENANTS = ("acme", "rivals")
 STALE = {"if-match": '"not-what-is-there"'}
 OF_A_NAME = {"/limits/state", "/limits/forecast"}
 """Routes whose query names the tenant."""
-SHARED = {"/usage", "/feedback", "/requests", "/requests/live", "/cache", "/guards", "/openapi.json", "/self", "/tenants", "/limits"} | OF_A_NAME
+SHARED = {
+    "/usage",
+    "/feedback",
+    "/requests",
+    "/requests/live",
+    "/cache",
+    "/guards",
+    "/openapi.json",
+    "/self",
+    "/tenants",
+    "/limits",
+} | OF_A_NAME
 """Routes open to tenant-admins whose path names no tenant."""
 
 

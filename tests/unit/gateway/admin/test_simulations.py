@@ -85,3 +85,20 @@ async def test_a_process_that_says_much_on_its_error_stream_is_not_held_up(tmp_p
     await asyncio.wait_for(ended(simulations), 30)
     assert simulations.last is not None
     assert simulations.last.state == "done"
+
+
+async def test_one_that_is_cancelled_before_it_has_begun_is_over(tmp_path: Path) -> None:
+    simulations = desk(tmp_path, FOREVER)
+    simulations.start(ASKED, "key op")
+    assert (await simulations.cancel()).state == "cancelled"
+    assert simulations.start(ASKED, "key op").state == "running"
+    await simulations.close()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    simulations = desk(tmp_path / "nowhere", FOREVER)
+    simulations.start(ASKED, "key op")
+    await ended(simulations)
+    assert simulations.last is not None
+    assert (simulations.last.state, "could not run" in simulations.last.error) == ("failed", True)
