@@ -207,7 +207,7 @@ class Judges:
         self.asked.append(asked)
         if asked.tenant == "away":
             return None
-        verdicts = {"model": None, "version": "v", "action": "pass", "results": [], "unread": []}
+        verdicts: dict[str, Any] = {"model": None, "version": "v", "action": "pass", "results": [], "unread": []}
         return Judged(msgspec.json.encode(verdicts), (RuleApplied("r", "pii", "shadow", ("input",), "shadow pii on input"),))
 
 

@@ -226,3 +226,41 @@ async def test_the_pages_have_no_serious_finding_and_fit_their_window(tmp_path: 
             await page.get_by_role("main").get_by_role("region").first.wait_for(timeout=30_000)
             assert await findings(page) == [], name
             assert not await overflows(page), name
+
+
+USED = "a[href], button:not([disabled]), input:not([disabled]), select, textarea, summary"
+REACHED = f"""async () => {{
+    const used = (element) => element.checkVisibility() && !(element.type === "radio" && !element.checked) && element.tabIndex >= 0;
+    const left = [...document.querySelectorAll({USED!r})].filter((element) => used(element) && !element.dataset.reached);
+    return left.map((element) => element.outerHTML);
+}}"""
+"""What can be used on the page and was not marked as reached. Of radio buttons and tabs, Tab reaches the chosen one, arrows the others."""
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+async def test_everything_that_can_be_used_is_reached_by_tab_and_says_what_it_is(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with opened(tmp_path) as (served, browser), signed_in(browser, served.admin, TOKEN, size) as page:
+        await chat(served, "a river", "a bomb")
+        for name in ("Fleet", "Gateway", *PAGES):
+            await show(page, name)
+            await page.get_by_role("main").get_by_role("region").first.wait_for()
+            await page.evaluate("document.activeElement.blur()")
+            left: list[str] = []
+            for _ in range(150):
+                await page.keyboard.press("Tab")
+                await page.evaluate("document.activeElement.dataset.reached = 1")
+                if not (left := await page.evaluate(REACHED)):
+                    break
+            assert left == [], name
+            assert await findings(page) == [], name
+
+
+async def test_the_arrow_keys_move_between_tabs(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (served, browser), signed_in(browser, served.admin, TOKEN) as page:
+        await show(page, "Guards")
+        await page.get_by_role("tab", name="What rules said").focus()
+        for name in (*TABS[1:], TABS[0]):
+            await page.keyboard.press("ArrowRight")
+            tab_now = page.get_by_role("tab", name=name)
+            await expect(tab_now).to_have_attribute("aria-selected", "true")
+            await expect(tab_now).to_be_focused()

@@ -95,7 +95,7 @@ function Blocks({ me }) {
     { key: "direction", title: "Text", show: (row) => html`${row.direction || NONE}${row.late ? html` <${Badge} kind="warn">cut late<//>` : ""}` },
     { key: "model", title: "Model", show: (row) => html`<span class="break">${row.model || NONE}</span>${row.answered_by && html`<div class="small soft">answered by ${row.answered_by}</div>`}` },
     { key: "key", title: "Key", show: (row) => html`<span class="break mono small">${row.key.split("@")[0].replace(/^key /, "") || NONE}</span>` },
-    { key: "request_id", title: "Request", show: (row) => (row.request_id ? html`<a class="break mono small" href=${`#/requests/${encodeURIComponent(row.request_id)}`}>${row.request_id}</a>` : NONE) },
+    { key: "request_id", title: "Request", show: (row) => (row.request_id ? html`<a class="nowrap mono small" href=${`#/requests/${encodeURIComponent(row.request_id)}`}>${row.request_id}</a>` : NONE) },
   ];
   return html`<${Panel} title="Refused requests and cut answers">
     ${!me.tenant && html`<form class="filters" onSubmit=${filter}><${Field} label="Tenant" name="tenant" error=${page.error} maxlength="63" autocomplete="off" /><button>Show</button></form>`}

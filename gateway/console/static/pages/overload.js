@@ -38,13 +38,12 @@ function Meets({ row }) {
 }
 
 const NEXT_COLUMNS = [
-  { key: "pool", title: "Pool" },
-  { key: "priority", title: "Class", sort: (row) => CLASSES.indexOf(row.priority) },
-  { key: "tenant", title: "Tenant", show: (row) => (row.tenant ? html`<span class="break">${row.tenant}</span>` : html`<span class="soft">anybody with nothing waiting</span>`) },
-  { key: "waiting", title: "Waiting now", num: true, show: (row) => count(row.waiting) },
+  { key: "priority", title: "Class and tenant", sort: (row) => CLASSES.indexOf(row.priority), show: (row) => html`${row.priority}<div class="small soft break">${row.tenant || "anybody with nothing waiting"}</div>` },
   { key: "meets", title: "The next request", sort: (row) => Object.keys(row.refused).length * 2 + (row.waits ? 1 : 0), show: (row) => html`<${Meets} row=${row} />` },
   { key: "most_wait_s", title: "Predicted wait", num: true, show: wait },
+  { key: "waiting", title: "Waiting now", num: true, show: (row) => count(row.waiting) },
   { key: "may_wait_s", title: "May wait", num: true, show: (row) => ms(row.may_wait_s * 1000) },
+  { key: "pool", title: "Pool" },
 ];
 
 function Next() {
