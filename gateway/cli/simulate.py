@@ -3,6 +3,8 @@
 import contextlib
 import multiprocessing
 import random
+import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,6 +32,8 @@ from routing.simulation.workloads import WORKLOADS
 
 MAX_SEEDS: Final = 100
 MAX_JOBS: Final = 256
+DATABASE: Final = ".db"
+"""Ending of the SQLite file of a gateway's request log."""
 
 
 def simulate(
@@ -110,7 +114,7 @@ def _dice(seed: int) -> Dice:
 
 def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], speed: float, limit: int | None, jobs: int) -> Result:
     def make(seeded: Dice) -> Workload:
-        workload = WORKLOADS[trace](seeded) if trace in WORKLOADS else load(Path(trace), seeded)
+        workload = WORKLOADS[trace](seeded) if trace in WORKLOADS else _loaded(Path(trace), seeded)
         workload = workload.without_limited([name for name, tenant in fleet.tenants.items() if tenant.tokens_per_s]).scaled(speed)
         return workload if limit is None else workload.first(limit)
 
@@ -137,6 +141,21 @@ def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], s
 
         result = compare(counted, fleet, policies, dice, progress, in_processes if jobs > 1 else one_by_one)
         return msgspec.structs.replace(result, made_unix=time.time())
+
+
+def _loaded(trace: Path, seeded: Dice) -> Workload:
+    """The workload of a trace; of the database of a request log, that of its lines. Raises TraceError."""
+    if trace.suffix != DATABASE:
+        return load(trace, seeded)
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "requests.jsonl"
+        try:
+            connection = sqlite3.connect(f"{trace.resolve().as_uri()}?mode=ro", uri=True)
+            with contextlib.closing(connection), lines.open("w") as file:
+                file.writelines(f"{line}\n" for (line,) in connection.execute("SELECT line FROM request_log ORDER BY at_us, id"))
+        except sqlite3.Error as error:
+            raise TraceError(f"{trace}:1: is no database of a request log: {error}") from None
+        return load(lines, seeded)
 
 
 @contextlib.contextmanager

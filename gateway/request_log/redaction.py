@@ -32,22 +32,22 @@ WITHHELD: Final = "withheld"
 """In the place of kinds: a text could not be redacted, and is not kept."""
 
 
-class _Delta(msgspec.Struct):
+class _SaidText(msgspec.Struct):
     content: str | None = None
 
 
-class _Choice(msgspec.Struct):
+class _SaidChoice(msgspec.Struct):
     index: int = 0
-    delta: _Delta | None = None
-    message: _Delta | None = None
+    delta: _SaidText | None = None
+    message: _SaidText | None = None
     text: str | None = None
 
 
-class _Reply(msgspec.Struct):
-    choices: list[_Choice] = []
+class _SaidReply(msgspec.Struct):
+    choices: list[_SaidChoice] = []
 
 
-_decode_reply: Final = msgspec.json.Decoder(_Reply).decode
+_decode_reply: Final = msgspec.json.Decoder(_SaidReply).decode
 _decode_body: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_messages: Final = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
@@ -142,7 +142,7 @@ def answer_text(reply: bytes) -> str:
     return "\n".join("".join(said) for _, said in sorted(choices.items()))
 
 
-def _documents(reply: bytes) -> list[_Reply]:
+def _documents(reply: bytes) -> list[_SaidReply]:
     found = []
     try:
         payloads = [reply] if reply.lstrip()[:1] == b"{" else EventSplitter().feed(reply)

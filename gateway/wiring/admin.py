@@ -311,7 +311,7 @@ class AdminApiRun:
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
         self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
         self._hook = _hook_for(settings, hook_secrets.rollouts)
-        announce = self._hook.tell if self._hook is not None else _no_hook
+        announce: Callable[[Mapping[str, object]], None] = self._hook.tell if self._hook is not None else lambda _message: None
         self._announce = announce
         self._keeper_state: KeeperState | None = None
         workers = WorkersRollouts(self._run_dir)
@@ -461,10 +461,6 @@ class AdminApiRun:
     async def _seen(self) -> Mapping[str, Owner]:
         snapshots = await collect(self._run_dir, SEEN_WITHIN_S, with_metrics=False)
         return {b.backend: b.source for b in fleet_seen(snapshots) if b.source}
-
-
-def _no_hook(_message: Mapping[str, object]) -> None:
-    """Drop the message: no webhook is configured."""
 
 
 def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:

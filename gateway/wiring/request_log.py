@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from domain.cache_purges import CachePurgeStore
+from gateway.config.addresses import sqlite_file
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_former_pepper, read_log_headers
 from gateway.config.request_log import MEMORY
@@ -49,6 +50,15 @@ async def _nothing() -> None:
     return
 
 
+def check_request_log(settings: Settings) -> None:
+    """Refuse settings of the request log with which the admin process could not start. Raises StoreError."""
+    written, file = settings.request_log, sqlite_file(settings.request_log_url)
+    if written.enabled and file and not Path(file).parent.is_dir():
+        raise StoreError(f"request_log.store: the folder of {file!r} does not exist; create it, or name another file")
+    if written.enabled and written.parquet is not None and find_spec("pyarrow") is None:
+        raise StoreError("request_log.parquet needs pyarrow: pip install 'tidegate[parquet]', or leave it out")
+
+
 def request_store_for(settings: Settings) -> tuple[RequestStore, Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]:
     """The store that the settings name, what makes it ready, and what closes it.
 
@@ -81,8 +91,6 @@ def request_log_for(settings: Settings, run_dir: Path, pepper: Pepper, purges: C
     store, prepare, close = request_store_for(settings)
     sinks: list[RequestSink] = []
     if written.parquet is not None:
-        if find_spec("pyarrow") is None:
-            raise StoreError("request_log.parquet needs pyarrow: pip install 'tidegate[parquet]', or leave it out")
         sinks.append(ParquetRequests(settings.base_dir / written.parquet, secrets.token_hex(4), written.parquet_days, time.time))
     if written.otlp is not None:
         sinks.append(_log_records(settings, written.otlp))

@@ -28,6 +28,7 @@ from gateway.rollouts.aborts import PendingAborts
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
 from gateway.sync.revocations import PendingRevocations
+from gateway.wiring.request_log import check_request_log
 from policies.yaml.problems import ConfigError, Problem
 from tenancy.audit import Entry, canonical
 from tenancy.background import BackgroundStore
@@ -113,6 +114,7 @@ async def prepare_store(settings: Settings, *, new_pepper: bool = False) -> None
         SecretError: the pepper is missing, or verifies none of the database's keys.
     """
     pepper = read_pepper(settings)
+    check_request_log(settings)
     directory_file = _directory_file(settings, pepper)
     engine = open_engine(settings.sql_url)
     try:

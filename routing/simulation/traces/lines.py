@@ -1,11 +1,9 @@
 """Reads trace files line by line, and makes the errors of invalid lines.
 
-Files are plain or gzip. Of the request log, a Parquet file and the database of a gateway (SQLite) are read, too: each row has the line
-that the access log has of its request.
+Files are plain or gzip, or Parquet files of the request log: each row has the line that the access log has of its request.
 """
 
 import gzip
-import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -57,19 +55,7 @@ def _parquet_lines(file: Path) -> Iterator[bytes]:
         raise wrong(file, 1, f"is no Parquet file of a request log: {error}"[:300]) from None
 
 
-def _stored_lines(file: Path) -> Iterator[bytes]:
-    try:
-        connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
-        try:
-            for (line,) in connection.execute("SELECT line FROM request_log ORDER BY at_us, id"):
-                yield line.encode()
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise wrong(file, 1, f"is no database of a request log: {error}") from None
-
-
-ROWS_OF: Final[Mapping[str, Callable[[Path], Iterator[bytes]]]] = {".parquet": _parquet_lines, ".db": _stored_lines}
+ROWS_OF: Final[Mapping[str, Callable[[Path], Iterator[bytes]]]] = {".parquet": _parquet_lines}
 """Readers of the files that are no text, by their endings."""
 
 

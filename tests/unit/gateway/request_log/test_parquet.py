@@ -4,19 +4,20 @@ import datetime as dt
 import json
 import random
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from domain.clock import Rng
 from domain.usage import Usage
+from gateway.cli import app
 from gateway.record import Record
 from gateway.request_log.collector import logged_request
 from gateway.request_log.parquet import FILE_ROWS, FILE_S, ParquetRequests
 from gateway.request_log.ring import RingLine
 from gateway.telemetry.access_log import line_of
-from routing.simulation.traces import TraceError, load
+from routing.simulation.traces import load
 from tenancy.request_log import LoggedRequest
 from tenancy.stores.sql import SqlRequests, open_engine
+from tests.command_line import Commands
 
 AT = dt.datetime(2026, 9, 21, 23, 59, 58, tzinfo=dt.UTC).timestamp()
 
@@ -33,6 +34,14 @@ def request(number: int) -> LoggedRequest:
     usage = Usage(prompt_tokens=100 * number + 1, completion_tokens=number + 1, cached_tokens=64)
     record = Record(f"req-{int(AT):08x}-{number}", AT + number, "ok", 200, 0.5, 0.001, "acme", model="sim", usage=usage)
     return logged_request(RingLine(line_of(record)), 72)
+
+
+def simulated(folder: Path, trace: str) -> dict[str, Any]:
+    """The whole report on a trace, but for when it was made."""
+    arguments = ["--trace", str(folder / trace), "--fleet", str(folder / "fleet.yaml"), "--policy", "random,predicted_latency", "--json"]
+    done = Commands().invoke(app, ["simulate", *arguments])
+    assert done.exit_code == 0, done.output
+    return {**json.loads(done.stdout), "made_unix": 0}
 
 
 async def test_a_file_is_written_when_it_is_worth_it_or_its_time_has_come(tmp_path: Path) -> None:
@@ -78,14 +87,20 @@ async def test_every_form_is_replayed_as_the_access_log_is(tmp_path: Path) -> No
 
     wanted = load(log, dice)
     assert [turn.prompt_tokens for turn in wanted.turns] == [100 * number + 1 for number in range(8)]
-    assert load(tmp_path / "requests.db", dice) == wanted, "also while the gateway has it open"
+    (tmp_path / "fleet.yaml").write_text("engines:\n  - {machine: h100-8b, count: 2}\n")
+    reports = [simulated(tmp_path, trace) for trace in ("access.log", "requests.db")]  # also while the gateway has it open
+    assert reports[0]["requests"] == 8
+    assert reports[0] == reports[1]
     (of_a_day,) = (tmp_path / "parquet").iterdir()
     assert [turn.prompt_tokens for turn in load(of_a_day, dice).turns] == [1, 101]
     await engine.dispose()
 
 
-@pytest.mark.parametrize("name", ["a.db", "a.parquet"])
-def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(json.dumps({"a": 1}).encode() * 100)
-    with pytest.raises(TraceError, match=f"{name}:1: is no"):
-        load(tmp_path / name, lambda _: random.Random(1))
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text("engines:\n  - {machine: h100-8b, count: 2}\n")
+    for name in ("a.db", "a.parquet"):
+        (tmp_path / name).write_bytes(b"no such file" * 100)
+        arguments = ["--trace", str(tmp_path / name), "--fleet", str(tmp_path / "fleet.yaml"), "--policy", "random"]
+        done = Commands().invoke(app, ["simulate", *arguments])
+        assert done.exit_code == 2
+        assert f"{name}:1: is no" in done.output.replace("\n", "")
