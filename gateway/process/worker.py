@@ -2,6 +2,8 @@
 
 A worker runs in a process forked by `gateway/process/supervisor.py`; the `WorkerSlot` and the `Settings` are its only inputs. `worker_main`
 runs it. `first_to_end` and `unless` wait for a result or for SIGTERM, whichever comes first; `gateway/process/drain.py` is the drain.
+
+Size: the collaborators of one process, which start, serve and end in one order.
 """
 
 import asyncio
