@@ -213,8 +213,9 @@ def main() -> None:
         in_each_api(given.warm, given.requests)
         return
     rows: list[Row] = []
+    exports = not {TRACED, ALL_TRACED}.isdisjoint(given.subjects.split(";"))
     for case in _cases(given):
-        counted = count(case, given.warm, given.requests, steps=given.steps > 0)
+        counted = count(msgspec.structs.replace(case, exports=exports), given.warm, given.requests, steps=given.steps > 0)
         rows += counted.rows
         show(counted, given.steps)
     if "hit" in given.caches.split(",") and not given.steps:

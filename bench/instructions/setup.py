@@ -80,6 +80,8 @@ class Case(msgspec.Struct, frozen=True):
     api: str = CHAT
     """One of `APIS`."""
     stream: bool = False
+    exports: bool = False
+    """Whether there is time for traces to be exported; engines are polled meanwhile, so that only figures with the same value compare."""
 
     @property
     def metric(self) -> str:

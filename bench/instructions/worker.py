@@ -35,7 +35,7 @@ import msgspec
 import uvloop
 
 from bench.instructions.frames import LIBRARY, Frames
-from bench.instructions.setup import ALL_TRACED, BARE, QUESTIONS, SIZES, STORED, TRACED, VALKEY, Case, answer, requests, streamed_answer
+from bench.instructions.setup import BARE, QUESTIONS, SIZES, STORED, VALKEY, Case, answer, requests, streamed_answer
 from bench.overhead import bare_relay
 
 RATE: Final = 500
@@ -55,7 +55,7 @@ STARTING_S: Final = 0.005
 QUIET_S: Final = 0.6
 """After the last request of a part: by then its reply is out and everything about it is on disk."""
 EXPORT_QUIET_S: Final = 2.5
-"""The same where traces are exported, which wait for two seconds."""
+"""The same for a case beside others that export traces, which wait for two seconds."""
 LONG_S: Final = 0.9
 """Timers as long and longer are held back while instructions are counted."""
 TURNS: Final = 3
@@ -348,7 +348,7 @@ def main() -> None:
     secrets.randbits, secrets.token_hex = dice.getrandbits, lambda n=8: dice.randbytes(n).hex()  # type: ignore[assignment, misc]
     size = SIZES[case.size]
     loop = Loop(streamed_answer(size) if case.stream else [answer(size)], STORE_TURNS if case.subject == VALKEY else TURNS)
-    if case.subject in (TRACED, ALL_TRACED):
+    if case.exports:
         loop.quiet_s = EXPORT_QUIET_S
     asked = requests((home / "keys").read_text().split(), case)
 

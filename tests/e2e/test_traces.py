@@ -186,13 +186,6 @@ async def test_each_exporter_gets_its_tenants_requests_and_one_of_a_tenant_names
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_a_disaggregated_request_has_a_span_for_its_prefill_and_both_engines_continue_the_trace(dialect: str) -> None:
     with otlp_receiver() as receiver:
         traces = section(receiver)
@@ -212,7 +205,7 @@ async def test_a_wait_in_the_queue_is_a_span_of_the_choice() -> None:
     slow = SimSettings(models=("sim",), speed=20, max_num_seqs=1)
     with otlp_receiver() as receiver:
         traces = section(receiver)
-        limit = {"max_in_flight": 1}
+        limit = {"max_requests": 1}
         async with (
             SimEngine(slow) as engine,
             gateway(engine.url, traces=traces, pool={"limit": limit}) as running,
