@@ -32,22 +32,22 @@ WITHHELD: Final = "withheld"
 """In the place of kinds: a text could not be redacted, and is not kept."""
 
 
-class _SaidText(msgspec.Struct):
+class _TextPart(msgspec.Struct):
     content: str | None = None
 
 
-class _SaidChoice(msgspec.Struct):
+class _TextChoice(msgspec.Struct):
     index: int = 0
-    delta: _SaidText | None = None
-    message: _SaidText | None = None
+    delta: _TextPart | None = None
+    message: _TextPart | None = None
     text: str | None = None
 
 
-class _SaidReply(msgspec.Struct):
-    choices: list[_SaidChoice] = []
+class _TextReply(msgspec.Struct):
+    choices: list[_TextChoice] = []
 
 
-_decode_reply: Final = msgspec.json.Decoder(_SaidReply).decode
+_decode_reply: Final = msgspec.json.Decoder(_TextReply).decode
 _decode_body: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_messages: Final = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
@@ -142,7 +142,7 @@ def answer_text(reply: bytes) -> str:
     return "\n".join("".join(said) for _, said in sorted(choices.items()))
 
 
-def _documents(reply: bytes) -> list[_SaidReply]:
+def _documents(reply: bytes) -> list[_TextReply]:
     found = []
     try:
         payloads = [reply] if reply.lstrip()[:1] == b"{" else EventSplitter().feed(reply)
