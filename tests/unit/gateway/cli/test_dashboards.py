@@ -13,7 +13,8 @@ from tests.command_line import Commands, Result
 
 
 def export(folder: Path, *arguments: str, docs: str = "") -> Result:
-    return Commands().invoke(app, ["export-dashboards", "--folder", str(folder), *arguments], env={"TIDEGATE_DOCS_URL": docs, "COLUMNS": "200"})
+    environ = {"TIDEGATE_DOCS_URL": docs, "COLUMNS": "200"}
+    return Commands().invoke(app, ["export-dashboards", "--folder", str(folder), *arguments], env=environ)
 
 
 def test_every_dashboard_and_the_alerts_are_written(tmp_path: Path) -> None:
