@@ -20,6 +20,7 @@ from tenancy.usage import Filter
 
 router = APIRouter(route_class=GuardedRoute, tags=["Limits"])
 
+
 class BudgetForecast(BaseModel):
     """What is expected of one limit of the meter `cost_usd`, in nano-dollars and as text in dollars."""
 
