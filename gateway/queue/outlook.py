@@ -24,6 +24,8 @@ from routing.output_length import PRIOR
 
 OUTLOOK_LINE: Final = b"queue outlook\n"
 """Begins a question what the next request would meet; its uncached prompt tokens in decimal digits follow."""
+WITHIN_S: Final = 2.0
+"""Time limit for an answer: who asks has a busy gateway."""
 MOST_TENANTS: Final = 50
 """Tenants of one pool's queue that are named: those with the most requests waiting."""
 ANYBODY: Final = ""
@@ -106,7 +108,7 @@ class WorkersQueues:
     async def outlook(self, tokens: int) -> list[PoolQueueSeen] | None:
         """Every pool; None when no worker answers."""
         found = []
-        for reply in await ask_every(self._run_dir, OUTLOOK_LINE + b"%d" % tokens):
+        for reply in await ask_every(self._run_dir, OUTLOOK_LINE + b"%d" % tokens, WITHIN_S):
             with contextlib.suppress(msgspec.DecodeError):  # a worker of another version, while the gateway is replaced
                 found.append(msgspec.msgpack.decode(reply, type=list[PoolOutlook]))
         return joined(found) if found else None

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from backends.simengine import SimEngine, SimSettings
-from tests.browser import NARROW, WIDE, chromium, findings, overflows, screenshot, show, signed_in
+from tests.browser import NARROW, WIDE, WITHIN_MS, chromium, findings, overflows, screenshot, show, signed_in
 from tests.e2e.test_admin_api import TOKEN, command
 from tests.e2e.test_serve import SETTINGS, Served, serving
 from tests.timing import HANG_S
@@ -35,6 +35,12 @@ guards:
 """
 PAGES = ("Cache", "Guards", "Overload")
 TABS = ("What rules said", "Blocks", "On trial", "Try a text")
+
+
+@pytest.fixture(autouse=True)
+def patient() -> None:
+    """A page is waited for as long as anything else of a browser: the machine may be busy."""
+    expect.set_options(timeout=2 * WITHIN_MS)
 
 
 @asynccontextmanager
@@ -178,6 +184,8 @@ async def test_a_tenants_admin_sees_the_own_tenant_and_an_auditor_changes_nothin
                 body = {"model": "sim", "messages": [{"role": "user", "content": "a bomb"}]}
                 while (await client.post("/v1/chat/completions", json=body)).status_code != 400:
                     await asyncio.sleep(0.2)
+            body = {"model": "sim", "messages": [{"role": "user", "content": "a river of the rivals"}]}
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
         await chat(served, "a bomb", "a river")
         async with signed_in(browser, served.admin, await key_with(served, "tenant-admin")) as page:
             links = await page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts()
