@@ -30,7 +30,7 @@ from gateway.admin.simulations import Simulations
 from gateway.answers.cache import AuditedHits
 from gateway.config.pools import LoraSettings, PoolSettings
 from gateway.fleet.adapters import AdapterRegistry
-from gateway.guards.inspection import JudgeAsked, Judged, RuleApplied
+from gateway.guards.inspection import JudgeAsked, RuleApplied, TextJudged
 from gateway.placement.backend_state import BackendState
 from gateway.placement.decisions import Contender, Explained
 from gateway.placement.explain import NoPlacement, Would, WouldAnswer
@@ -203,12 +203,12 @@ class Judges:
     def __init__(self) -> None:
         self.asked: list[JudgeAsked] = []
 
-    async def judge(self, asked: JudgeAsked) -> Judged | None:
+    async def judge(self, asked: JudgeAsked) -> TextJudged | None:
         self.asked.append(asked)
         if asked.tenant == "away":
             return None
         verdicts: dict[str, Any] = {"model": None, "version": "v", "action": "pass", "results": [], "unread": []}
-        return Judged(msgspec.json.encode(verdicts), (RuleApplied("r", "pii", "shadow", ("input",), "shadow pii on input"),))
+        return TextJudged(msgspec.json.encode(verdicts), (RuleApplied("r", "pii", "shadow", ("input",), "shadow pii on input"),))
 
 
 class Queues:

@@ -9,6 +9,8 @@ checks across fields (`checks.py`).
 
 Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures; numbers
 carry their unit in the name.
+
+Size: the sections of one file, a line or two for each field.
 """
 
 from pathlib import Path

@@ -56,7 +56,7 @@ class RuleApplied(msgspec.Struct, frozen=True):
     """Whether it has judged; a detector is not asked for rules as written."""
 
 
-class Judged(msgspec.Struct, frozen=True):
+class TextJudged(msgspec.Struct, frozen=True):
     """The verdicts, or why there are none."""
 
     verdicts: bytes = b"null"
@@ -71,7 +71,7 @@ class Judged(msgspec.Struct, frozen=True):
 class JudgesTexts(Protocol):
     """Judges texts by the rules of a tenant."""
 
-    async def judge(self, asked: JudgeAsked) -> Judged | None:
+    async def judge(self, asked: JudgeAsked) -> TextJudged | None:
         """The verdicts; None when no worker answers."""
         ...
 
@@ -82,11 +82,11 @@ class WorkersGuards:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
-    async def judge(self, asked: JudgeAsked) -> Judged | None:
+    async def judge(self, asked: JudgeAsked) -> TextJudged | None:
         """The verdicts; None when no worker answers."""
         reply = await ask_newest(self._run_dir, JUDGE_LINE + msgspec.msgpack.encode(asked), WITHIN_S)
         with contextlib.suppress(msgspec.DecodeError):  # a worker of another version, while the gateway is replaced
-            return msgspec.msgpack.decode(reply, type=Judged) if reply else None
+            return msgspec.msgpack.decode(reply, type=TextJudged) if reply else None
         return None
 
 
@@ -101,28 +101,28 @@ def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:
     return {JUDGE_LINE: judge}
 
 
-async def judged_for(asked: JudgeAsked, deps: Deps) -> Judged:
+async def judged_for(asked: JudgeAsked, deps: Deps) -> TextJudged:
     """What the rules of a tenant's policy in force say, those with detectors too."""
     policy = deps.live.policies.for_tenant(asked.tenant)
     if policy is None:
-        return Judged(refusal=f"There is no policy for the tenant {ascii(asked.tenant)[:66]}.", param="tenant")
+        return TextJudged(refusal=f"There is no policy for the tenant {ascii(asked.tenant)[:66]}.", param="tenant")
     try:
         question = guard_question(asked.body)
         model = policy.models.get(question.model) if question.model else None
         if question.model and model is None:
             message = f"The policy has no model {ascii(question.model)[:66]}. Leave it out for the rules of every model."
-            return Judged(refusal=message, param="model")
+            return TextJudged(refusal=message, param="model")
         caller = Caller(TenantId(asked.tenant), ProjectId(asked.project), KeyId(""))
         guards = guards_for(policy, caller, model.name if model is not None else "", question.guards)
         verdicts = await verdicts_on(question.texts, guards, asked.tenant, deps)
     except Fault as fault:
-        return Judged(refusal=str(fault), param=fault.param or "")
+        return TextJudged(refusal=str(fault), param=fault.param or "")
     calls = [] if guards is None else call_verdicts(question.calls, guards)
     version = "" if guards is None else guards.version
-    return Judged(render_verdicts(question, verdicts, version, "", calls), _applied(guards))
+    return TextJudged(render_verdicts(question, verdicts, version, "", calls), _applied(guards))
 
 
-def judged_by_rules(written: str, body: bytes) -> Judged:
+def judged_by_rules(written: str, body: bytes) -> TextJudged:
     """What rules say that are written as for `tidegate guard test --rules`. Takes processor time in proportion to the text, so it is called
     in a thread.
 
@@ -136,14 +136,14 @@ def judged_by_rules(written: str, body: bytes) -> Judged:
         question = guard_question(body)
     except ConfigError as error:
         more = f" ({len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
-        return Judged(refusal=f"{error.problems[0]}{more}", param=RULES)
+        return TextJudged(refusal=f"{error.problems[0]}{more}", param=RULES)
     except RuleUnusable as error:
-        return Judged(refusal=f"rule {error.rule}: {error}", param=RULES)
+        return TextJudged(refusal=f"rule {error.rule}: {error}", param=RULES)
     except Fault as fault:
-        return Judged(refusal=str(fault), param=fault.param or "")
+        return TextJudged(refusal=str(fault), param=fault.param or "")
     verdicts = [guards.chain(text.direction, reasoning=text.beside).judge(text.text) for text in question.texts]
     rendered = render_verdicts(question, verdicts, guards.version, "", call_verdicts(question.calls, guards))
-    return Judged(rendered, _applied(guards, detectors=False))
+    return TextJudged(rendered, _applied(guards, detectors=False))
 
 
 def _applied(guards: GuardSet | None, *, detectors: bool = True) -> tuple[RuleApplied, ...]:

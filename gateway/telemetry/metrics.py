@@ -7,6 +7,8 @@ The numbers of a family are `telemetry.cells.Cells`. What another process gets o
 
 Bounds (requirement R38): label values come from closed sets or bounded name sets, and every family has a ceiling of
 `MAX_SERIES` exposed series. At the ceiling the least important labels become `_other`; nothing is refused or lost.
+
+Size: what one request adds to each family, in one place.
 """
 
 from bisect import bisect_left

@@ -14,7 +14,7 @@ from gateway.admin.call import AdminCall, answer
 from gateway.admin.describe import POST_ERRORS, READ_ERRORS, Asking, Name, PageQuery, Posting, decode_cursor, page_of
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import RETRY, AdminProblem
-from gateway.guards.inspection import JudgeAsked, Judged, judged_by_rules
+from gateway.guards.inspection import JudgeAsked, TextJudged, judged_by_rules
 from gateway.http.openai.controls import GUARDS
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.telemetry.families import GUARD_FAILURES, GUARD_FINDINGS, GUARD_VERDICTS, GUARD_WORDS, Family
@@ -217,7 +217,7 @@ async def test(call: Posting, wanted: TrialText) -> Response:
     return answer(200, {"verdicts": msgspec.Raw(judged.verdicts), "rules": msgspec.to_builtins(judged.rules)})
 
 
-async def _by_tenant(call: AdminCall, wanted: TrialText, question: dict[str, Any]) -> Judged:
+async def _by_tenant(call: AdminCall, wanted: TrialText, question: dict[str, Any]) -> TextJudged:
     tenant = call.own(wanted.tenant or "")
     async with call.parts.reading() as directory:
         await directory.tenants.get(call.tenant, tenant)

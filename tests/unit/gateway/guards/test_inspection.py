@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.guards.inspection import JudgeAsked, Judged, WorkersGuards, answers, judged_by_rules, judged_for
+from gateway.guards.inspection import JudgeAsked, TextJudged, WorkersGuards, answers, judged_by_rules, judged_for
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.process.worker_link import WorkerLink, collect, worker_socket
 from policies.compile import compiled
@@ -35,7 +35,7 @@ def body(**fields: Any) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def results(judged: Judged) -> list[tuple[str, str]]:
+def results(judged: TextJudged) -> list[tuple[str, str]]:
     assert not judged.refusal, judged.refusal
     return [(one["path"], one["action"]) for one in msgspec.json.decode(judged.verdicts)["results"]]
 
