@@ -29,8 +29,8 @@ MAX_PENDING_BYTES: Final = 1024 * 1024
 """Bytes of lines that the reader has not taken yet (about 2,500 lines); beyond that new lines are dropped."""
 MAX_FIELD_CHARS: Final = 512
 """Characters kept of one field: at most 2 KiB as UTF-8."""
-SHORT_FIELD_CHARS: Final = 9
-"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 48 fields of JSON's longest escape (6 bytes)
+SHORT_FIELD_CHARS: Final = 8
+"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 50 fields of JSON's longest escape (6 bytes)
 and the rest of the line are below it."""
 MAX_LINE_BYTES: Final = 4096
 """PIPE_BUF on Linux: writes up to it are never mixed with those of other workers on the same pipe."""

@@ -1,6 +1,7 @@
 """R14: every route x role x own or foreign tenant, against a real port: allowed exactly where the table says so."""
 
 import itertools
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import httpx
 import pytest
 
 from gateway.admin.access import MAY_GRANT, ROLE_TABLE, may_grant
+from gateway.admin.routes.requests import MOST_STREAMS
+from gateway.request_log.collector import logged_request
+from gateway.request_log.ring import RingLine
 from tenancy.rights import Role
 from tests.admin_harness import API, OWNER, Admin, admin_port, bearer, kept_answer
 from tests.unit.gateway.fleet.test_registry import body
@@ -16,7 +20,7 @@ from tests.unit.gateway.fleet.test_registry import body
 ROLES = [*(role.value for role in Role), "none"]
 TENANTS = ("acme", "rivals")
 STALE = {"if-match": '"not-what-is-there"'}
-SHARED = {"/usage", "/feedback", "/cache", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
+SHARED = {"/usage", "/feedback", "/cache", "/requests", "/requests/live", "/openapi.json", "/self", "/tenants", "/limits", "/limits/state"}
 """Routes open to tenant-admins whose path names no tenant."""
 
 
@@ -42,6 +46,12 @@ class World:
                 assert reply.status_code == 201, reply.text
         await make("/rollouts", {"name": "paused", "baseline": "chat", "canary": "chat-v2"})
         self.price = (await make("/prices", {"model": "m"}))["id"]
+        log = self.admin.parts.requests
+        assert log is not None
+        log.streams = MOST_STREAMS  # a stream that is let in would not end
+        lines = [{"at": "2026-09-21T14:13:20Z", "request_id": f"of-{tenant}", "tenant": tenant} for tenant in TENANTS]
+        bare = {"outcome": "ok", "status": 200, "duration_us": 1, "overhead_us": 1}
+        await log.collector.store.add([logged_request(RingLine(json.dumps(line | bare).encode()), 1) for line in lines], [])
 
     async def make(self, path: str, value: Any) -> Any:
         reply = await self.admin.client.post(API + path, json=value, headers=OWNER)
@@ -62,7 +72,7 @@ class World:
                 "backend_id": "s",
                 "pool": "chat",
                 "name": "sql",
-                "request_id": "req-1",
+                "request_id": "req-1" if template.endswith("explanation") else f"of-{tenant}",
                 "rollout": "paused",
                 "version": 1,
                 "key": kept_answer(tenant).key.hex(),
@@ -106,6 +116,7 @@ ALLOWED = {
     ("POST", "/keys/{key_id}/revoke"): 200,
     ("POST", "/limits/{limit_id:path}/raise"): 200,
     ("POST", "/requests/explanation"): 200,
+    ("GET", "/requests/live"): 503,  # as so many are open
     ("POST", "/policies/reload"): 200,
     ("POST", "/gateway/reload"): 202,
     ("POST", "/cache/purge"): 202,
