@@ -26,7 +26,7 @@ export function Policies({ me, parts }) {
       <${Tabs} label="Views of the policies" tabs=${tabs} now=${tab} onTab=${(key) => (location.hash = `#/policies/${key}`)} />
       ${tab === "files" && html`<${Panel} title="Files that workers read"><${Files} files=${now.files} note=${now.left_out ? `${count(now.left_out)} more files are not shown: all together are over 2 MiB.` : ""} /><//>`}
       ${tab === "versions" && html`<${Versions} picked=${parts[1]} mayApply=${mayApply} changed=${active.again} />`}
-      ${tab === "change" && (now.left_out || now.unreadable ? html`<${Empty} title="This folder cannot be edited here">${now.unreadable || "It is too large for a page. Use tidegate policy diff and check."}<//>` : html`<${Change} key=${now.version ?? now.folder} now=${now} mayApply=${mayApply} changed=${active.again} />`)}
+      ${tab === "change" && (now.left_out || now.unreadable ? html`<${Empty} title="This folder cannot be edited here">${now.unreadable || "It is too large for a page. Use tidegate policy diff and check."}<//>` : html`<${Change} now=${now} mayApply=${mayApply} changed=${active.again} />`)}
       ${tab === "what-if" && html`<${WhatIf} />`}`}<//>`;
 }
 
@@ -115,7 +115,7 @@ function Compare({ versions }) {
 }
 
 function Change({ now, mayApply, changed }) {
-  const [base] = useState({ files: now.files, version: now.version });
+  const [base, setBase] = useState({ files: now.files, version: now.version });
   const [files, setFiles] = useState(now.files);
   const [name, setName] = useState(Object.keys(now.files).sort()[0] ?? "");
   const [added, setAdded] = useState("");
@@ -135,6 +135,9 @@ function Change({ now, mayApply, changed }) {
   };
   const apply = () => api.post("/policies", { files, note, after: base.version });
   const applied = (version) => {
+    setBase({ files, version: version.version });
+    setFound(null);
+    setNote("");
     setSaid(`Version ${version.version} is in the database; every gateway follows within seconds.`);
     changed();
   };
@@ -145,7 +148,7 @@ function Change({ now, mayApply, changed }) {
     setName(added);
     setAdded("");
   };
-  const stale = owned && now.version !== base.version && !said;
+  const stale = owned && now.version > base.version;
   const same = JSON.stringify(Object.entries(files).sort()) === JSON.stringify(Object.entries(base.files).sort());
   return html`
     ${stale && html`<div class="banner" role="status">Version ${now.version} is newer than the one that this change began with (${base.version}). Load the page again to begin with it.</div>`}
