@@ -32,22 +32,22 @@ WITHHELD: Final = "withheld"
 """In the place of kinds: a text could not be redacted, and is not kept."""
 
 
-class _SaidText(msgspec.Struct):
+class _TextPart(msgspec.Struct):
     content: str | None = None
 
 
-class _SaidChoice(msgspec.Struct):
+class _TextChoice(msgspec.Struct):
     index: int = 0
-    delta: _SaidText | None = None
-    message: _SaidText | None = None
+    delta: _TextPart | None = None
+    message: _TextPart | None = None
     text: str | None = None
 
 
-class _SaidReply(msgspec.Struct):
-    choices: list[_SaidChoice] = []
+class _TextReply(msgspec.Struct):
+    choices: list[_TextChoice] = []
 
 
-_decode_reply: Final = msgspec.json.Decoder(_SaidReply).decode
+_decode_reply: Final = msgspec.json.Decoder(_TextReply).decode
 _decode_body: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_messages: Final = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
@@ -65,7 +65,7 @@ class Redactor:
             body: of the request; None where its prompt is not kept.
             reply: the bytes of the answer as its engine gave it, and whether it was longer; None where it is not kept.
             guards: the rules of the request.
-            most: characters of each text.
+            most: bytes of each text, as UTF-8.
         """
         chain = self._chain(guards)
         kinds: set[str] = set()
@@ -97,7 +97,7 @@ def _rewritten_elsewhere(guards: GuardSet | None) -> bool:
 
 
 def _redacted(text: str, is_cut: bool, chain: Chain, most: int, kinds: set[str]) -> tuple[str, bool]:
-    """The last characters of a text, redacted, and whether there were more.
+    """The last bytes of a text, redacted, and whether there were more.
 
     Args:
         is_cut: whether the end of the text is missing already.
@@ -113,7 +113,8 @@ def _redacted(text: str, is_cut: bool, chain: Chain, most: int, kinds: set[str])
         passed = passed[MARGIN_CHARS:]  # a mark may be longer than what it stands for, so a little more than the margin may go
     if is_cut:
         passed = passed[: -MARGIN_CHARS or None]
-    return passed[-most:], is_cut or len(text) > most
+    encoded = passed.encode("utf-8", "replace")
+    return encoded[-most:].decode("utf-8", "ignore"), is_cut or beginning > 0 or len(encoded) > most
 
 
 def prompt_text(body: bytes) -> str:
@@ -142,7 +143,7 @@ def answer_text(reply: bytes) -> str:
     return "\n".join("".join(said) for _, said in sorted(choices.items()))
 
 
-def _documents(reply: bytes) -> list[_SaidReply]:
+def _documents(reply: bytes) -> list[_TextReply]:
     found = []
     try:
         payloads = [reply] if reply.lstrip()[:1] == b"{" else EventSplitter().feed(reply)

@@ -87,3 +87,8 @@ def test_no_part_of_a_secret_is_left_at_a_cut(at: int) -> None:
     assert kept.answer_cut
     assert kept.answer
     assert "sk-" not in kept.answer
+
+
+def test_texts_are_bounded_in_bytes() -> None:
+    kept = Redactor().content(body(("user", "ä" * 500)), (stream("ö" * 500), False), None, 301)
+    assert (len(kept.prompt.encode()), len(kept.answer.encode()), kept.prompt_cut, kept.answer_cut) == (300, 300, True, True)
