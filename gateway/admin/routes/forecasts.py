@@ -4,6 +4,7 @@ day of each one's scope."""
 import datetime as dt
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -81,7 +82,7 @@ def _usage_of(scope: Scope, first_day: dt.date) -> Filter:
         case Level.GLOBAL:
             return Filter(first_day=first_day)
         case level:
-            return Filter(first_day=first_day, **{level.value: scope.name})
+            return msgspec.structs.replace(Filter(first_day=first_day), **{level.value: scope.name})
 
 
 def _shown(state: LimitUsage, pace: int, expected: Forecast) -> dict[str, Any]:
