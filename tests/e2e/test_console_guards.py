@@ -58,7 +58,14 @@ async def opened(home: Path, engine_settings: SimSettings = QUICK, settings: str
 async def key_with(served: Served, role: str, tenant: str = "acme") -> str:
     done = await asyncio.to_thread(command, served, "key", "create", "--tenant", tenant, "--role", role, "--json")
     assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout)["key"])
+    key = str(json.loads(done.stdout)["key"])
+    async with (
+        httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}, timeout=HANG_S, trust_env=False) as client,
+        asyncio.timeout(HANG_S),
+    ):
+        while (await client.get(f"{served.admin}/admin/v1/self")).status_code != 200:
+            await asyncio.sleep(0.2)  # the admin process hears of a new key within seconds
+    return key
 
 
 async def chat(served: Served, *texts: str, **fields: Any) -> list[httpx.Response]:

@@ -30,6 +30,9 @@ export function useAsk(ask, needs = [], everyMs = 0) {
   return { ...found, again };
 }
 
+/** The only tenant that a person sees, as the API bounds it: that of the key of a tenant-admin alone; null for everybody else. */
+export const onlyTenant = (me) => (me.roles.every((role) => role === "tenant-admin") ? me.tenant : null);
+
 export const Badge = ({ kind = "", children }) => html`<span class=${`badge ${kind}`}>${children}</span>`;
 
 /** A moment: how long ago, and in full where a pointer or a screen reader asks. */

@@ -4,7 +4,7 @@ import { api, path } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import { NONE, bytes, count, percent, usd } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
-import { Badge, Dialog, Empty, Failure, Field, Found, Head, Loading, Panel, Table, Tile, Tiles, Time, useAsk, useChange, valuesOf } from "../lib/ui.js";
+import { Badge, Dialog, Empty, Failure, Field, Found, Head, Loading, Panel, Table, Tile, Tiles, Time, onlyTenant, useAsk, useChange, valuesOf } from "../lib/ui.js";
 
 const READERS = ["owner", "admin", "operator", "billing", "auditor"];
 const PURGERS = ["owner", "admin", "operator", "tenant-admin"];
@@ -158,7 +158,8 @@ function Purge({ me, owners, done }) {
     <//>`;
 }
 
-export function Cache({ me }) {
+export function Cache({ me: person }) {
+  const me = { ...person, tenant: onlyTenant(person) };
   const cache = useAsk(() => api.get("/cache"), [], 5000);
   const names = useAsk(() => (me.tenant ? Promise.resolve([]) : api.list("/tenants")), []);
   const owners = (names.data ?? []).map(({ name }) => name);

@@ -4,7 +4,7 @@ import { api } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import { NONE, count, percent } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
-import { Badge, Empty, Failure, Field, Found, Head, Panel, Table, Tabs, Tile, Tiles, Time, useAsk, useChange, valuesOf } from "../lib/ui.js";
+import { Badge, Empty, Failure, Field, Found, Head, Panel, Table, Tabs, Tile, Tiles, Time, onlyTenant, useAsk, useChange, valuesOf } from "../lib/ui.js";
 
 const READERS = ["owner", "admin", "operator", "billing", "auditor"];
 const WRITERS = ["owner", "admin", "operator"];
@@ -191,7 +191,8 @@ function Try({ me }) {
     ${shown && html`<${Verdict} shown=${shown} text=${shown.text} />`}`;
 }
 
-export function Guards({ me, parts }) {
+export function Guards({ me: person, parts }) {
+  const me = { ...person, tenant: onlyTenant(person) };
   const [first = ""] = parts;
   const mayTry = has(me, [...WRITERS, "tenant-admin"]);
   const tabs = TABS.filter(([key]) => key !== "test" || mayTry);
