@@ -14,10 +14,12 @@ ones stop all giving until enough new observations say otherwise.
 from collections import deque
 from collections.abc import Sequence
 from math import inf, log, sqrt
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from cache.semantic.pooled import Weighed
+if TYPE_CHECKING:  # it brings numpy, of an extra
+    from cache.semantic.pooled import Weighed
 
 DELTA_HIT = 0.01
 AUDIT = 0.03
@@ -118,7 +120,7 @@ class HitControl:
             return 1.0
         return self._audit if len(self._audits) >= FIRST_AUDITS else max(self._audit, FIRST_AUDIT)
 
-    def redraw(self, observations: Sequence[Weighed]) -> None:
+    def redraw(self, observations: Sequence["Weighed"]) -> None:
         """Draw the line anew from all observations of the partition as the newest fit sees them."""
         self.take(self.drawn(observations))
 
@@ -126,7 +128,7 @@ class HitControl:
         """Take a line that `drawn` gave."""
         self._line = line
 
-    def drawn(self, observations: Sequence[Weighed]) -> float:
+    def drawn(self, observations: Sequence["Weighed"]) -> float:
         """The line that observations give; nothing changes, so that a thread may draw it."""
         wrong = number = 0.0
         line = inf

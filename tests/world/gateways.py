@@ -205,7 +205,7 @@ def simulated(loop: VirtualLoop, parts: Parts, rng: random.Random, epoch_unix: f
         return DirectoryWatch(stores.directory, pepper, _NoFile(), wall, stores.close)  # type: ignore[arg-type]
 
     registered = (MemoryMemberStore(), MemoryAdapterStore(), MemoryCachePurges())
-    stores = Stores(parts.directory, *registered, parts.ledger, parts.rollouts, None, None, None, lambda: asyncio.sleep(0))
+    stores = Stores(parts.directory, *registered, parts.ledger, parts.rollouts, None, None, None, None, lambda: asyncio.sleep(0))
     with contextlib.ExitStack() as stack:
         for module in TIMED:
             stack.enter_context(patch.object(module, "time", time))

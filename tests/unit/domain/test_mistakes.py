@@ -129,6 +129,8 @@ async def test_no_answer_of_the_admin_api_has_one(admin: Admin) -> None:
     document = (await admin.client.get(f"{API}/openapi.json", headers=OWNER)).json()
     said, values = set(), cycle(WRITTEN)
     for method, template in ROLE_TABLE:
+        if template == "/requests/live":
+            continue  # a stream does not end, and its parameters are those of /requests
         path = re.sub(r"{\w+(:path)?}", "x", template)
         operation = document["paths"].get(template.replace(":path", ""), {}).get(method.lower(), {})
         for parameter in operation.get("parameters", []):

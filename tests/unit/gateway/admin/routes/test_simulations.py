@@ -80,6 +80,7 @@ async def test_only_those_who_run_the_gateway_may_simulate(admin: Admin) -> None
 
 async def test_the_last_requests_of_the_log_are_replayed_oldest_first_and_without_a_log_it_is_said(admin: Admin) -> None:
     recent = {**ASKED, "workload": None, "recent": True}
+    object.__setattr__(admin.parts, "requests", None)
     refused = await admin.client.post(SIMULATIONS, json=recent, headers=bearer("operator"))
     assert (refused.status_code, refused.json()["error"]["code"], refused.json()["error"]["param"]) == (409, "no_request_log", "recent")
     log = Log(1600)
