@@ -33,6 +33,11 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AdminSocke
         yield made
 
 
+def interruptible() -> None:
+    """A shell starts jobs in the background with SIGINT ignored, which they hand on to what they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """`tidegate top` in a pseudo-terminal."""
 
@@ -49,6 +54,7 @@ class Terminal:
             stderr=other,
             env={**environ, "TERM": "xterm", "TIDEGATE_ADMIN_TOKEN": TOKEN},
             start_new_session=True,
+            preexec_fn=interruptible,
         )
         self.seen = ""
 
@@ -155,6 +161,7 @@ def test_json_is_a_line_for_each_look(port: AdminSocket) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=interruptible,
     )
     assert process.stdout is not None and process.stderr is not None
     try:
