@@ -54,7 +54,7 @@ class Terminal:
             stderr=other,
             env={**environ, "TERM": "xterm", "TIDEGATE_ADMIN_TOKEN": TOKEN},
             start_new_session=True,
-            preexec_fn=interruptible,
+            preexec_fn=interruptible,  # noqa: PLW1509 - one C call
         )
         self.seen = ""
 
@@ -161,7 +161,7 @@ def test_json_is_a_line_for_each_look(port: AdminSocket) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=interruptible,
+        preexec_fn=interruptible,  # noqa: PLW1509 - one C call
     )
     assert process.stdout is not None and process.stderr is not None
     try:
