@@ -144,7 +144,7 @@ async def test_a_role_sees_only_the_pages_of_its_routes(tmp_path: Path) -> None:
         own = await key_with(served, "tenant-admin")
         async with signed_in(browser, served.admin, own["key"]) as page:
             links = await page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts()
-            assert links == ["Requests"]
+            assert links == ["Requests", "Tenants & keys", "Usage & cost", "Cache", "Guards"]
             await page.goto(f"{served.admin}/console/#/fleet")
             await expect(page.get_by_text("There is no such page")).to_be_visible()
             status = await page.evaluate("fetch('/admin/v1/live', {headers: {'x-tidegate-console': '1'}}).then((reply) => reply.status)")
