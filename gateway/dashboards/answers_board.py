@@ -148,7 +148,7 @@ DRIFT: Final = Row(
             (Query('sum by (language) (rate(tidegate_answer_languages_total{model=~"$model"}[$__rate_interval]))', "{{language}}"),),
             "per second",
             "stacked",
-            empty_until="the settings sample languages (drift.languages)",
+            empty_until="the settings sample languages (metrics.language_share)",
         ),
         Panel(
             "Surprisal of answers",
@@ -201,9 +201,55 @@ ROLLOUTS: Final = Row(
     ),
 )
 
+RATINGS: Final = Row(
+    "Ratings and the judge",
+    (
+        Panel(
+            "Ratings by callers",
+            "Ratings of answers that callers gave.",
+            (Query("sum by (rating) (increase(tidegate_feedback_total[$__rate_interval]))", "{{rating}}"),),
+            "count",
+            "bars",
+            empty_until="a caller rates an answer",
+        ),
+        Panel(
+            "Scores by the judge",
+            "The mean score of each model's answers, 1 to 5.",
+            (
+                Query(
+                    " + ".join(
+                        f'{score} * sum by (model) (rate(tidegate_judge_scores_total{{score="{score}"}}[$__rate_interval]))'
+                        for score in (1, 2, 3, 4, 5)
+                    ).join(("(", ")"))
+                    + " / sum by (model) (rate(tidegate_judge_scores_total[$__rate_interval]))",
+                    "{{model}}",
+                ),
+            ),
+            "count",
+            most=5,
+            empty_until="the settings name a judge, and a tenant's policy asks for it",
+        ),
+        Panel(
+            "Comparisons for rollouts",
+            "Pairs of answers by the better arm; swayed is a verdict that followed the order in which the judge read them.",
+            (Query("sum by (better) (increase(tidegate_judge_pairs_total[$__rate_interval]))", "{{better}}"),),
+            "count",
+            "bars",
+            empty_until="a rollout asks for the metric judged",
+        ),
+        Panel(
+            "Samples of the judge",
+            "What became of the requests that the judge looked at.",
+            (Query("sum by (outcome) (increase(tidegate_judge_samples_total[$__rate_interval]))", "{{outcome}}"),),
+            "count",
+            empty_until="the settings name a judge",
+        ),
+    ),
+)
+
 ANSWERS: Final = Dashboard(
     "tidegate-answers",
     "Tidegate: answers",
-    "What the cache saved, what guard rules found, whether models answer as they did, and how rollouts stand.",
-    (CACHE, GUARDS, DRIFT, ROLLOUTS),
+    "What the cache saved, what guard rules found, whether models answer as they did, how answers are rated, and how rollouts stand.",
+    (CACHE, GUARDS, DRIFT, RATINGS, ROLLOUTS),
 )

@@ -182,6 +182,13 @@ GATEWAY: Final = Dashboard(
                     empty_until="a gateway has several workers",
                 ),
                 Panel(
+                    "Traces",
+                    "Traced requests by exporter; dropped and failed ones are missing at the receiver.",
+                    (Query("sum by (exporter, result) (rate(tidegate_traces_total[$__rate_interval]))", "{{exporter}} {{result}}"),),
+                    "requests/s",
+                    empty_until="the settings have traces",
+                ),
+                Panel(
                     "Lines that the access log dropped",
                     "Because nobody read them fast enough.",
                     (Query("sum(rate(tidegate_access_log_dropped_total[$__rate_interval]))", "dropped"),),

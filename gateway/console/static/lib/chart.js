@@ -21,7 +21,7 @@ function options(box, series, { ticks, stacked, range, bands, along }) {
     cursor: { y: false, points: { size: 6 } },
     legend: { show: false },
     scales: { x: { time: !along }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
-    padding: [8, along ? 24 : 12, 0, 0],
+    padding: [8, 26, 0, 0],
     axes: [{ ...axis, size: 28, space: 70, values: (_plot, ticks, _axis, _space, apart) => (along ? ticks.map(along) : timeWords(ticks, apart)) }, { ...axis, size: 62, values: (_plot, values) => values.map((value) => ticks(value)) }],
     bands: bands?.map(({ upper, lower, index }) => ({ series: [upper + 1, lower + 1], fill: `${colour(`--s${index}`)}33` })),
     series: [
