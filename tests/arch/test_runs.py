@@ -64,6 +64,15 @@ def test_fails(never_ends): assert False
 def test_fails_too(deaf): assert False
 def test_is_well(): pass
 """
+ENDS = """
+import os, time
+
+def test_before(): pass
+def test_ends():
+    time.sleep(0.5)  # pytest-xdist cannot bear a process that ends while it sends the next tests there
+    os._exit(70)
+def test_after(): pass
+"""
 SOUND = """
 import pytest
 from tests.timing import skip_stalled
@@ -118,9 +127,9 @@ def test_a_failed_test_whose_end_hangs_does_not_hold_up_the_run(folder: Path) ->
 def test_a_process_that_ends_is_replaced_and_only_its_test_fails(folder: Path) -> None:
     for name in ("a", "b", "c"):
         (folder / f"test_{name}.py").write_text("def test_one(): pass\ndef test_two(): pass\n")
-    (folder / "test_z.py").write_text("import os\ndef test_before(): pass\ndef test_ends(): os._exit(70)\ndef test_after(): pass\n")
+    (folder / "test_z.py").write_text(ENDS)
     code, output = run(folder, "-n", "1", "--dist", "loadfile")
-    assert code == 1
+    assert code == 1, output
     assert output.count("FAILED test_z.py::test_ends") == 1, output
     assert "8 passed" in output, output
     assert "1 failed. One of them alone" in output, output
