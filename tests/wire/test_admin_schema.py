@@ -57,7 +57,7 @@ def document(port: AdminSocket) -> Any:
         # every fifth in `make test`, the others in `make test-slow`: an operation takes up to a second
         pytest.param(method, path.replace(":path}", "}"), marks=pytest.mark.slow if number % 5 else ())
         for number, (method, path) in enumerate(ROLE_TABLE)
-        if path != "/requests/live"  # a stream does not end; tests/unit/gateway/admin/routes/test_requests.py has it
+        if path not in ("/live", "/requests/live")  # streams do not end; test_live.py and test_requests.py of the routes have them
     ],
 )
 def test_the_port_does_what_its_document_says(document: Any, method: str, path: str) -> None:
