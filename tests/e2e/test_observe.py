@@ -88,6 +88,11 @@ STAY_EMPTY = {
     "Refused connections",
     "Checks of tokens",
     "Lines of batches",
+    "Ratings by callers",
+    "Scores by the judge",
+    "Comparisons for rollouts",
+    "Samples of the judge",
+    "Traces",
 }
 """Panels about what does not happen in this test; each says what it waits for."""
 
