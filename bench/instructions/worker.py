@@ -55,7 +55,7 @@ STARTING_S: Final = 0.005
 QUIET_S: Final = 0.6
 """After the last request of a part: by then its reply is out and everything about it is on disk."""
 EXPORT_QUIET_S: Final = 2.5
-"""The same for a case beside others that export traces, which wait for two seconds."""
+"""`QUIET_S` of a run in which some case exports traces: every case waits as long, so that exporters come to send."""
 LONG_S: Final = 0.9
 """Timers as long and longer are held back while instructions are counted."""
 TURNS: Final = 3

@@ -24,7 +24,7 @@ from gateway.dashboards.panels import Dashboard, Panel, promql
 SCRAPE_S: Final = 1
 """Between two scrapes; a demo is looked at at once. 5 to 15 s are usual."""
 WINDOW: Final = "1m"
-"""Of rates: all of the demo's requests."""
+"""The window of rates: it covers all of the demo's requests."""
 CHARTS_WITHIN_S: Final = 30.0
 """Longest wait for every chart that needs no more than a request; on a quiet machine they are there two scrapes after it."""
 ALERTMANAGERS: Final = ("prometheus-alertmanager", "alertmanager")

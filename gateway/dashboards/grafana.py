@@ -11,7 +11,7 @@ import msgspec
 from gateway.dashboards.panels import EVERY, Dashboard, Kind, Panel, Threshold, Unit
 
 SCHEMA_VERSION: Final = 38
-"""Of Grafana 10.1."""
+"""The version of the dashboard schema that Grafana 10.1 writes."""
 WIDTH: Final = 24
 """Columns of Grafana's grid."""
 PANEL_WIDTH: Final = 8

@@ -42,5 +42,5 @@ class _Dumper(yaml.SafeDumper):
     """Lists are indented below their key, as people write them."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> Any:
-        """See the base class; never without an indent."""
+        """Indent the items of lists, which the base class leaves at the level of their key."""
         return super().increase_indent(flow, False)

@@ -28,7 +28,7 @@ class ModelAnswer(msgspec.Struct, frozen=True):
     text: str
     """Empty where there is no answer."""
     tokens: int
-    """Of its prompt and its answer, whether there is one or not."""
+    """Tokens of its prompt and its answer, whether there is an answer or not."""
     why: str = ""
     """Why there is no answer: `no_room`, or `failed`; else empty."""
     detail: str = ""

@@ -70,7 +70,7 @@ class ModelQuestion(msgspec.Struct, frozen=True):
 
     messages: list[Message]
     most_tokens: int
-    """Of its answer."""
+    """Tokens that its answer may have."""
     temperature: float | None = None
     """None for the engine's own."""
     form: dict[str, object] | None = None

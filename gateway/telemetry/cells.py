@@ -62,7 +62,7 @@ class Cells:
         self._family = family
         self.cells: dict[tuple[str, ...], list[float]] = {}
         self.exemplars: dict[tuple[str, ...], Slots] = {}
-        """Of histograms, by the labels of the cell."""
+        """The exemplars of histograms, by the labels of the cell."""
         usable = max(max_series // family.series - family.closed_combinations, 0)
         open_labels = len(family.labels)
         # Each label that is kept costs a share of the cells, so that a flood of tenants (last label) cannot take the place of

@@ -100,7 +100,7 @@ def _desk(call: AdminCall) -> Simulations:
 
 
 async def _with_recent(call: AdminCall, asked: SimulationAsked) -> SimulationAsked:
-    """The same question with the last requests of the request log as its trace, as many as are asked for and fit."""
+    """The question with the last requests of the request log as its trace, as many as are asked for and fit."""
     if call.parts.requests is None:
         raise AdminProblem(409, "no_request_log", "This gateway keeps no request log (request_log.enabled). Upload a trace.", "recent")
     found: list[bytes] = []
