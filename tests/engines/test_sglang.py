@@ -253,7 +253,7 @@ async def test_unknown_models_get_a_200_from_the_engine_and_never_reach_it(bench
         ghost = await post(client, "ghost-model")
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     assert (ghost.status_code, refused(ghost, SERVED)["code"]) == (503, "no_backend")
-    assert bench.gateway.backend("ghost")["why"].startswith(f"serves {SERVED}, not not-served; look")
+    await until(lambda: bench.gateway.backend("ghost")["why"].startswith(f"serves {SERVED}, not not-served; look"), True, 30)
 
 
 async def test_signals_are_complete_and_move_with_the_load(bench: Bench) -> None:
