@@ -1,4 +1,4 @@
-"""Makes the trimmed schema of a CustomResourceDefinition: `python -m tests.charts.trim_crd VERSION < crd.yaml > tests/charts/crds/KIND.json`.
+"""Makes the trimmed schema of a CustomResourceDefinition: `python -m tests.charts.trim_crd VERSION < crd.yaml > crds/KIND.json`.
 
 Descriptions are left out, and so are the rules in CEL, which no JSON Schema validator runs. Every object with listed properties refuses
 others, because an API server drops unknown fields without a word and a manifest must not rely on one.
@@ -10,7 +10,14 @@ from typing import Any
 
 import yaml
 
-LEFT_OUT = {"description", "x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type", "default"}
+LEFT_OUT = {
+    "description",
+    "x-kubernetes-validations",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-map-type",
+    "default",
+}
 
 
 def trimmed(schema: Any) -> Any:
