@@ -61,7 +61,7 @@ def test_the_loader_takes_the_settings_of_an_example(name: str, tmp_path: Path) 
         pytest.importorskip("trustme")
         _certificates(Path(tls).parent)
     reading = read_settings(file, environment if outside else {})
-    assert reading.problems == []
+    assert not reading.problems, reading.problems
     settings = reading.settings
     assert settings is not None
     load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir, settings.detector_names)
