@@ -1,15 +1,27 @@
-"""The port to an engine's transport, as three small Protocols.
+"""The port to an engine's transport, as three small Protocols, and TLS towards engines.
 
 `Upstream` sends one call to one backend; the reply comes back through callbacks on a `ReplySink`, because a relay that
 awaited every event would pay a task hop for each (measured: `docs/explanation/decisions/0001-own-relay.md`). Two adapters exist
 (`backends/clients/`), and both pass `tests/contract/test_upstream.py`.
 """
 
+import ssl
 from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
 import msgspec
+
+
+class EngineTls:
+    """TLS towards engines: `context` is what new connections take, and is replaced when certificates are rotated. Open connections keep
+    the one that they were made with.
+    """
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from pathlib import Path
 PORT = os.environ["PROBE_PORT"]
 TLS = os.environ.get("PROBE_TLS", "")
 TIMEOUT_S = float(os.environ.get("PROBE_TIMEOUT_S", "5"))
-DONE = Path("/tmp/tidegate-warm")
+DONE = Path(os.environ.get("PROBE_DONE", "/tmp/tidegate-warm"))
 
 
 def context() -> "ssl.SSLContext | None":
