@@ -9,19 +9,36 @@ import ssl
 from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol, runtime_checkable
+from weakref import WeakSet
 
 import msgspec
 
 
-class EngineTls:
-    """TLS towards engines: `context` is what new connections take, and is replaced when certificates are rotated. Open connections keep
-    the one that they were made with.
-    """
+class RetiresConnections(Protocol):
+    """What keeps connections for further calls."""
 
-    __slots__ = ("context",)
+    def retire(self) -> None:
+        """Give no further call to a connection that is open now; calls in flight go on to their end."""
+
+
+class EngineTls:
+    """TLS towards engines: `context` is what new connections take. It is replaced when certificates are rotated: connections that were
+    made before carry no further calls.
+    """
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.context = context
+        self._users: WeakSet[RetiresConnections] = WeakSet()
+
+    def used_by(self, user: RetiresConnections) -> None:
+        """Tell `user` of every replacement, as long as it lives."""
+        self._users.add(user)
+
+    def replace(self, context: ssl.SSLContext) -> None:
+        """Take another context."""
+        self.context = context
+        for user in list(self._users):
+            user.retire()
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
 """Keeps TLS towards engines current: polls the files of each pool that has some, and takes up new ones when they are whole.
 
-Certificates are rotated by replacing files (cert-manager, a kubelet). New connections take the new certificate; open connections keep
-theirs to their end, and idle ones are closed within `engines.idle_connection_s`. Files with a mistake change nothing: the last good ones
+Certificates are rotated by replacing files (cert-manager, a kubelet). New connections take the new certificate; open
+connections carry no further calls (`backends.ports.EngineTls`), and their calls in flight go on to their end. Files with a mistake change nothing: the last good ones
 stay, and the log gives the reason.
 """
 
@@ -77,7 +77,7 @@ class EngineTlsWatch:
         except CertificateError as error:
             log.error("certificates towards engines refused, the last good ones stay in force", pool=pool, reason=str(error))
             return
-        self._tls[pool].context = context
+        self._tls[pool].replace(context)
         log.info("certificates towards engines taken up", pool=pool)
 
     def _judge(self, pool: str) -> None:

@@ -104,7 +104,7 @@ def test_secrets_exist_before_and_are_never_written_out(documents: list[Document
     for name, pod in pods(documents).items():
         for container in containers(pod):
             for variable in container.get("env", []):
-                if re.search("PASSWORD|TOKEN|SECRET|PEPPER|_KEY$", variable["name"]):
+                if re.search("PASSWORD|TOKEN$|SECRET|PEPPER|_KEY$", variable["name"]):
                     assert "secretKeyRef" in variable.get("valueFrom", {}), (name, variable)
         for volume in pod["volumes"]:
             mode = volume.get("secret", volume.get("projected", {})).get("defaultMode", 0o440)

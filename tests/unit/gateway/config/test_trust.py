@@ -52,7 +52,7 @@ def test_a_key_of_another_certificate_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_no_pem_is_refused(folder: Path, name: str) -> None:
     (folder / name).write_text("no certificate")
-    with pytest.raises(CertificateError, match="holds no certificate|cannot be used together"):
+    with pytest.raises(CertificateError, match=r"holds no certificate|cannot be used together"):
         engine_context(files(folder))
 
 
