@@ -13,11 +13,10 @@ import typer
 from backends.launch.catalogue import load, names
 from backends.launch.chart import chart_form, known_flags
 from backends.launch.manifest import manifests
-from gateway.cli.dashboards import RULES
 from gateway.cli.printing import fail, out
 from gateway.dashboards.boards import DASHBOARDS
 from gateway.dashboards.grafana import grafana
-from gateway.dashboards.rules import rules
+from gateway.dashboards.rules import RULES_FILE, rules
 
 
 def chart_files() -> dict[Path, bytes]:
@@ -27,7 +26,7 @@ def chart_files() -> dict[Path, bytes]:
     """
     gateway, engines = Path("tidegate", "files"), Path("engines", "files")
     files = {gateway / "dashboards" / f"{board.uid}.json": grafana(board) for board in DASHBOARDS}
-    files[gateway / RULES] = rules().encode()
+    files[gateway / RULES_FILE] = rules().encode()
     for name in names():
         files[engines / "launch" / f"{name}.json"] = (json.dumps(chart_form(load(name)), indent=1) + "\n").encode()
     for (engine, version), manifest in manifests().items():

@@ -1,8 +1,8 @@
 """Keeps TLS towards engines current: polls the files of each pool that has some, and takes up new ones when they are whole.
 
-Certificates are rotated by replacing files (cert-manager, a kubelet). New connections take the new certificate; open
-connections carry no further calls (`backends.ports.EngineTls`), and their calls in flight go on to their end. Files with a mistake change nothing: the last good ones
-stay, and the log gives the reason.
+Certificates are rotated by replacing files (cert-manager, a kubelet). New connections take the new certificate; open connections carry no
+further calls (`backends.ports.EngineTls`), and their calls in flight go on to their end. Files with a mistake change nothing: the last good
+ones stay, and the log gives the reason.
 """
 
 import asyncio
