@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 
 from domain.clock import WallClock
@@ -28,6 +29,7 @@ from gateway.judge.questions import (
     score_question,
 )
 from gateway.judge.samples import JudgeSample, JudgeSamples
+from gateway.request_log.reader import RequestContent
 from policies.compile import PolicySet
 from policies.rollout.in_force import ActiveRollouts, Running
 from tenancy.feedback import Feedback, FeedbackAway, FeedbackBook, FeedbackFull, JudgeTurn
@@ -86,6 +88,27 @@ class JudgeParts:
     new_mark: Callable[[], str]
     """Makes a mark that nobody can guess."""
     draining: Callable[[], bool]
+
+
+def arm_question(content: RequestContent, rollout: Running, arm: str, most_tokens: int) -> ModelQuestion:
+    """What an arm of a rollout is asked: the same request, behind the arm's version where the arms are versions of a prompt."""
+    prompted = content.prompted
+    if not rollout.of_prompt or prompted is None:
+        conversation = [{"role": "system", "content": _ANSWER_SYSTEM}, {"role": "user", "content": content.prompt}]
+        return ModelQuestion(conversation, most_tokens)
+    messages = [{"role": message.role, "content": message.content} for message in prompted.messages]
+    reference: dict[str, object] = {"id": prompted.id, "version": arm.partition("@")[2], "variables": prompted.variables}
+    return ModelQuestion(messages, most_tokens, prompt=reference)
+
+
+def request_text(content: RequestContent, rollout: Running) -> str:
+    """The request as the judge reads it. Where versions of a prompt are compared it has neither of them: an answer is not better because
+    the judge reads the version that asked for it."""
+    prompted = content.prompted
+    if not rollout.of_prompt or prompted is None:
+        return content.prompt
+    values = [f"{name}: {msgspec.json.encode(value).decode()}" for name, value in prompted.variables.items()]
+    return "\n".join([*values, *(f"{message.role}: {message.content}" for message in prompted.messages)])
 
 
 class Judge:
@@ -225,17 +248,18 @@ class Judge:
 
     async def _compare(self, sample: JudgeSample, rollout: Running) -> str:
         """Ask both arms, since answers to the same redacted prompt are comparable and those to different ones are not."""
-        prompt = [{"role": "system", "content": _ANSWER_SYSTEM}, {"role": "user", "content": sample.content.prompt}]
         answers = []
-        for pool in (rollout.canary, rollout.baseline):
-            text, why = await self._answer(sample.request.model, ModelQuestion(prompt, self._terms.max_answer_tokens), pool)
+        for arm in (rollout.canary, rollout.baseline):
+            asked = arm_question(sample.content, rollout, arm, self._terms.max_answer_tokens)
+            text, why = await self._answer(sample.request.model, asked, "" if rollout.of_prompt else arm)
             if why:
                 return why
             answers.append(text)
         canary, baseline = answers
         verdicts: list[Better] = []
+        request = request_text(sample.content, rollout)
         for first, second in ((canary, baseline), (baseline, canary)):
-            question = pair_question(sample.policy.rubric, sample.content.prompt, first, second, self._parts.new_mark())
+            question = pair_question(sample.policy.rubric, request, first, second, self._parts.new_mark())
             reply, why = await self._ask(question, PAIR_FORM)
             if why:
                 return why
