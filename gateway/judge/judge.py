@@ -14,6 +14,7 @@ import structlog
 
 from domain.clock import WallClock
 from gateway.judge.fleet_model import AsksModels
+from gateway.judge.measuring import AgreementCourse
 from gateway.judge.pair_samples import LostPair, PairSamples
 from gateway.judge.questions import (
     PAIR_FORM,
@@ -73,6 +74,8 @@ class JudgeParts:
     models: AsksModels
     turn: JudgeTurn
     ratings: FeedbackBook
+    agreement: AgreementCourse | None
+    """Measures how far the judge agrees with labelled cases; None: it is not measured."""
     policies: Callable[[], PolicySet]
     rollouts: Callable[[], ActiveRollouts]
     observe_pair: Callable[[Running, LostPair], None]
@@ -136,6 +139,8 @@ class Judge:
         try:
             if not self._parts.draining() and await self._take_turn():
                 await self._judge_new()
+                if self._parts.agreement is not None and self._used < self._terms.tokens_per_day:
+                    await self._parts.agreement.step(self._ask, self._parts.new_mark)
         except (FeedbackAway, RequestLogAway) as error:
             if not self._away:
                 log.warning("nothing is judged: the database cannot be asked", reason=str(error))
@@ -156,6 +161,8 @@ class Judge:
         self._used = used + self._unwritten
         if not had:
             self._parts.samples.begin()
+            if self._parts.agreement is not None:
+                self._parts.agreement.begin()
             log.info("this worker judges", model=self._terms.model, tokens_today=used, tokens_per_day=self._terms.tokens_per_day)
         return True
 

@@ -234,6 +234,30 @@ async def test_a_version_of_a_prompt_whose_answers_lose_goes_back_by_the_judge(t
             assert all("question" in text and "[EMAIL]" in text and "ann@" not in text for text in compared)
 
 
+@pytest.mark.slow
+async def test_the_judge_measures_its_agreement_itself_and_every_gateway_shows_it(tmp_path: Path) -> None:
+    with_ops(tmp_path)
+    words = {"33": 1, "Porto": 1, "invents": 2}
+    async with SimEngine(PLAIN) as engine, SimEngine(SimSettings(models=("sim",), speed=2000, judge=words)) as judge:
+        more = MORE.format(canary=engine.url, judge=judge.url, tokens=10**7).replace("judge: {", "judge: {agreement_every_days: 7, ")
+        async with (
+            serving(tmp_path, engine.url, workers=2, settings=settings_with(more), policy=POLICY) as served,
+            httpx.AsyncClient(timeout=HANG_S, trust_env=False) as client,
+        ):
+            await add_ops(served)
+
+            async def shown() -> dict[str, float]:
+                return await series(client, served, "tidegate_judge_agreement_ratio")
+
+            await eventually(shown)
+            found = await shown()
+            assert found['tidegate_judge_agreement_ratio{kind="scores",model="judge"}'] == pytest.approx(14 / 24)
+            asked = [received for received in judge.received if "chat" in received.path]
+            assert len(asked) == 24 + 2 * 16, "each case once, by one of two workers"
+            used = await series(client, served, "tidegate_judge_tokens_total")
+            assert used["tidegate_judge_tokens_total"] > 5000
+
+
 def agreement(served: Served, *arguments: str) -> "subprocess.CompletedProcess[str]":
     key = served.headers["authorization"].removeprefix("Bearer ")
     return subprocess.run(

@@ -57,6 +57,7 @@ class Setting:
             models=self,
             turn=self,
             ratings=self,
+            agreement=None,
             policies=lambda: compiled([]),
             rollouts=lambda: NOTHING,
             observe_pair=lambda running, lost: self.lost.append(lost),
