@@ -282,10 +282,10 @@ PROCESSES: Final = AlertGroup(
         ),
         Alert(
             "JudgeDisagrees",
-            'min by (model) (tidegate_judge_agreement_ratio) < 0.8 and on () (count(tidegate_rollout_judgement{metric="judged"}) > 0)',
+            'tidegate_judge_agreement_ratio < 0.8 and on () (count(tidegate_rollout_judgement{metric="judged"}) > 0)',
             "5m",
             "ticket",
-            "The judge {{ $labels.model }} agrees with {{ $value | humanizePercentage }} of the cases, and a rollout is decided by it",
+            "The judge {{ $labels.model }} agrees with {{ $value | humanizePercentage }} of labelled {{ $labels.kind }}, and a rollout is decided by it",
         ),
     ),
 )

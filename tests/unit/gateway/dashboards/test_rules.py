@@ -317,8 +317,8 @@ CASES = (
             f'tidegate_rollout_judgement{{{GATEWAY}, rollout="v2", metric="judged"}}': "_x10 0x30",
         },
         "20m",
-        {"model": "small"},
-        "The judge small agrees with 75% of the cases, and a rollout is decided by it",
+        {"model": "small", "kind": "pairs", "instance": "gw:8081", "job": "tidegate"},
+        "The judge small agrees with 75% of labelled pairs, and a rollout is decided by it",
         quiet="9m",
     ),
 )
