@@ -285,7 +285,7 @@ PROCESSES: Final = AlertGroup(
             'tidegate_judge_agreement_ratio < 0.8 and on () (count(tidegate_rollout_judgement{metric="judged"}) > 0)',
             "5m",
             "ticket",
-            "The judge {{ $labels.model }} agrees with {{ $value | humanizePercentage }} of {{ $labels.kind }}, and a rollout is decided by it",
+            "Judge {{ $labels.model }} agrees on {{ $value | humanizePercentage }} of {{ $labels.kind }}, and a rollout is decided by it",
         ),
     ),
 )

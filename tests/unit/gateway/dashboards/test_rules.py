@@ -318,7 +318,7 @@ CASES = (
         },
         "20m",
         {"model": "small", "kind": "pairs", "instance": "gw:8081", "job": "tidegate"},
-        "The judge small agrees with 75% of pairs, and a rollout is decided by it",
+        "Judge small agrees on 75% of pairs, and a rollout is decided by it",
         quiet="9m",
     ),
 )
