@@ -1,5 +1,6 @@
 """The collector: what workers finish is kept once, waits while the store is away, and is not kept of users who were erased."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from domain.cache_purges import CachePurge
 from gateway.process.worker_link import WorkerLink, worker_socket
 from gateway.record import Record
-from gateway.request_log.collector import MOST_WAITING, RequestCollector, RequestWatcher, entry_of, logged_request
+from gateway.request_log.collector import MOST_WAITING, RequestCollector, RequestWatcher, Sleep, entry_of, logged_request
 from gateway.request_log.ring import RequestRing, RingLine
 from gateway.telemetry.access_log import line_of
 from policies.compile import compiled
@@ -56,9 +57,9 @@ class Place:
         self.collector = self.again()
         self.links: list[WorkerLink] = []
 
-    def again(self) -> RequestCollector:
+    def again(self, sleep: Sleep = asyncio.sleep) -> RequestCollector:
         """Another admin process's collector."""
-        return RequestCollector(self.run_dir, self.store, self._ready, self.purges, lambda: self.now, hours=2, most=1000)
+        return RequestCollector(self.run_dir, self.store, self._ready, self.purges, lambda: self.now, hours=2, most=1000, sleep=sleep)
 
     async def _ready(self) -> None:
         pass
@@ -109,6 +110,44 @@ async def test_what_workers_finish_is_kept_once_and_shown_to_watchers(place: Pla
     # the next admin process asks from the beginning, and nothing is kept twice
     await place.again().look()
     assert await place.kept() == [3, 2, 1]
+
+
+async def test_workers_are_asked_less_often_while_nothing_ends(place: Place) -> None:
+    """Once a second behind a request and while somebody watches, every fourth second otherwise, and at once for who reads the log."""
+    ring, looks, turns = RequestRing("a"), [], 0
+    await place.worker(ring)
+    fetched = ring.answers()
+
+    async def counted(question: bytes) -> bytes:
+        looks.append(place.now - AT)
+        return await next(iter(fetched.values()))(question)
+
+    watcher: RequestWatcher | None = None
+
+    async def second(_: float) -> None:
+        nonlocal turns, watcher
+        turns += 1
+        place.now = AT + turns
+        if turns == 9:
+            ring.note(ring_line(1).line)
+        elif turns == 20:
+            watcher = place.collector.watch()
+        elif turns == 23:
+            raise StopAsyncIteration
+
+    link = WorkerLink(worker_socket(place.run_dir, 1, 2), lambda _: pytest.fail("not asked for"), answers=dict.fromkeys(fetched, counted))
+    await link.start()
+    place.links.append(link)
+    place.collector = place.again(second)
+    with pytest.raises(StopAsyncIteration):
+        await place.collector.run()
+    assert looks == [0, 4, 8, 12, 13, 17, 20, 21, 22]
+    assert watcher is not None
+    assert await place.kept() == [1]
+    looks.clear()
+    await place.collector.fresh()
+    await place.collector.fresh()
+    assert looks == [23]
 
 
 async def test_what_a_worker_that_has_ended_left_is_kept_and_not_twice(place: Place, tmp_path: Path) -> None:
