@@ -76,17 +76,19 @@ def gen_ai_cells(cells: Mapping[str, Cells], models: tuple[str, str], provider: 
         outcome: `ok` or the kind of the fault.
     """
     labels = (*models, provider, operation)
-    by_error, by_type = (*labels, _ERROR_OF.get(outcome, OTHER)), [(*labels, "input"), (*labels, "output")]
+    by_error, to_engine, from_engine = (*labels, _ERROR_OF.get(outcome, OTHER)), (*labels, "input"), (*labels, "output")
     duration, first_token, per_token, tokens = (cells[family.name] for family in (GEN_AI_DURATION, GEN_AI_TTFT, GEN_AI_TPOT, GEN_AI_TOKENS))
     return GenAiCells(
         duration.cell(by_error),
         first_token.cell(labels),
         per_token.cell(labels),
-        *map(tokens.cell, by_type),
+        tokens.cell(to_engine),
+        tokens.cell(from_engine),
         duration.slots(by_error),
         first_token.slots(labels),
         per_token.slots(labels),
-        *map(tokens.slots, by_type),
+        tokens.slots(to_engine),
+        tokens.slots(from_engine),
     )
 
 
