@@ -24,6 +24,7 @@ from domain.clock import WallClock
 from gateway.process.worker_link import ask_every
 from gateway.request_log.ring import FETCH_LINE, RequestsAsked, RequestsFetched, RingLine, take_left
 from gateway.telemetry.access_log import AccessLogEntry
+from gateway.telemetry.request_log_counters import RequestLogCounts
 from tenancy.request_log import LoggedRequest, RequestLogAway, RequestStore, SealedContent
 
 EVERY_S: Final = 1.0
@@ -121,12 +122,19 @@ class RequestWatcher:
 class RequestSink(Protocol):
     """Gets every finished request, besides the store."""
 
+    name: str
+    """In metrics."""
+
     async def add(self, requests: list[LoggedRequest]) -> None:
         """Take requests; called at each look, also with none. Raises OSError, after which those that wait are lost."""
         ...
 
     async def close(self) -> None:
         """Write what is left."""
+        ...
+
+    def figures(self) -> tuple[int, int, int, int]:
+        """Requests since the start, by `gateway.telemetry.otlp.RESULTS`."""
         ...
 
 
@@ -190,6 +198,10 @@ class RequestCollector:
     def unwatch(self, watcher: RequestWatcher) -> None:
         """Stop watching."""
         self._watchers.discard(watcher)
+
+    def counts(self) -> RequestLogCounts:
+        """What became of finished requests, for metrics."""
+        return RequestLogCounts(self.lost, {sink.name: sink.figures() for sink in self._sinks})
 
     async def run(self) -> None:
         """Collect until cancelled."""

@@ -10,9 +10,18 @@ import pytest
 from domain.cache_purges import CachePurge
 from gateway.process.worker_link import WorkerLink, worker_socket
 from gateway.record import Record
-from gateway.request_log.collector import MOST_WAITING, RequestCollector, RequestWatcher, Sleep, entry_of, logged_request
+from gateway.request_log.collector import (
+    MOST_WAITING,
+    RequestCollector,
+    RequestSink,
+    RequestWatcher,
+    Sleep,
+    entry_of,
+    logged_request,
+)
 from gateway.request_log.ring import RequestRing, RingLine
 from gateway.telemetry.access_log import line_of
+from gateway.telemetry.request_log_counters import RequestLogCounts
 from policies.compile import compiled
 from policies.schema import PolicyDocument
 from tenancy.request_log import LoggedRequest, RequestFilter, RequestLogAway, SealedContent
@@ -52,6 +61,7 @@ class Place:
     """A collector over the rings of workers in a folder."""
 
     def __init__(self, run_dir: Path, store: Store, purges: MemoryCachePurges) -> None:
+        self.sinks: list[RequestSink] = []
         self.run_dir, self.store, self.purges = run_dir, store, purges
         self.now = AT
         self.collector = self.again()
@@ -59,7 +69,9 @@ class Place:
 
     def again(self, sleep: Sleep = asyncio.sleep) -> RequestCollector:
         """Another admin process's collector."""
-        return RequestCollector(self.run_dir, self.store, self._ready, self.purges, lambda: self.now, hours=2, most=1000, sleep=sleep)
+        return RequestCollector(
+            self.run_dir, self.store, self._ready, self.purges, lambda: self.now, hours=2, most=1000, sinks=self.sinks, sleep=sleep
+        )
 
     async def _ready(self) -> None:
         pass
@@ -72,6 +84,25 @@ class Place:
 
     async def kept(self) -> list[int]:
         return [int(one.at_us / 1e6 - AT) for one in await self.store.page(RequestFilter(), "newest", None, 10**6)]
+
+
+class FullDisk:
+    """A sink that can keep nothing."""
+
+    name = "full"
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    async def add(self, requests: list[LoggedRequest]) -> None:
+        self.failed += len(requests)
+        raise OSError("no space left")
+
+    async def close(self) -> None:
+        pass
+
+    def figures(self) -> tuple[int, int, int, int]:
+        return 0, 0, 0, self.failed
 
 
 @pytest.fixture
@@ -89,6 +120,17 @@ def test_a_line_is_kept_with_what_is_asked_for_and_for_how_long() -> None:
     assert logged_request(ring_line(1, hours=0.5), 2).expires_us == int((AT + 1 + 1800) * 1e6)
     assert entry_of(kept).request_id == kept.id
     assert not kept.line.endswith(b"\n")
+
+
+async def test_what_another_sink_loses_is_counted_and_kept_here(place: Place) -> None:
+    place.sinks.append(FullDisk())
+    place.collector = place.again()
+    ring = RequestRing("a")
+    await place.worker(ring)
+    ring.note(ring_line(1).line)
+    await place.collector.look()
+    assert await place.kept() == [1]
+    assert place.collector.counts() == RequestLogCounts(0, {"full": (0, 0, 0, 1)})
 
 
 async def test_what_workers_finish_is_kept_once_and_shown_to_watchers(place: Place) -> None:
@@ -172,6 +214,7 @@ async def test_what_was_overwritten_is_counted(place: Place) -> None:
         ring.note(ring_line(number).line)
     await place.collector.look()
     assert (await place.kept(), place.collector.lost) == ([5, 4], 3)
+    assert place.collector.counts() == RequestLogCounts(3)
 
 
 async def test_requests_wait_for_a_store_that_is_away(place: Place) -> None:
