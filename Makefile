@@ -160,7 +160,7 @@ test-agents: $(VENV)/.dev $(AGENTS)/.made ## Claude Code and Codex complete a ta
 	  unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m pytest -m client tests/agents'
 
 test-charts: $(VENV)/.dev $(CHARTS)/.made ## the Helm charts: real helm, every manifest against Kubernetes' schemas, a gateway started from what they render; builds .venv-charts (200 MB) on first use
-	$(BIN)/python -m pytest -m helm tests/charts
+	$(BIN)/python -m pytest -m helm -n $(or $(JOBS),2) --dist loadfile tests/charts
 
 test-receivers: $(VENV)/.dev $(PHOENIX)/.made ## a real receiver of traces (Phoenix) shows what a gateway sends; builds .venv-phoenix (740 MB) on first use
 	$(BIN)/python -m pytest -m client tests/receivers
