@@ -216,12 +216,12 @@ class KeyHolders:
         roles = self.directory.grant(caller.key_id, now_unix).holder.roles
         return Principal(f"key {caller.key_id}", roles, caller.tenant, caller.networks)
 
-    async def known(self, text: str) -> bool:
+    async def known(self, text: str, now_unix: float) -> bool:
         """Whether a token of an identity provider is valid and names a tenant and project of this gateway, with or without a role."""
         if self.tokens is None or not looks_like_token(text):
             return False
         try:
-            return await self.tokens.authenticate(text, time.time(), self) is not None
+            return await self.tokens.authenticate(text, now_unix, self) is not None
         except Fault:
             return False
 
@@ -345,7 +345,7 @@ class AdminApiRun:
         self._requests = request_log_for(settings, self._run_dir, pepper, SqlCachePurges(engine))
         self.headroom = HeadroomWatch(lambda: self._holders.directory, self._counters.look, time.time)
         flow = provider_sign_in_for(settings, pepper)
-        self.provider = None if flow is None else ProviderAccess(flow, self._holders.known)
+        self.provider = None if flow is None else ProviderAccess(flow, lambda token: self._holders.known(token, time.time()))
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
         files = policy_files_for(settings)
         self.parts = Parts(

@@ -1,5 +1,5 @@
-"""Signing in to the console at an identity provider: the whole way over HTTP with cookies, each way in which it fails, and a person who does
-it in a real browser. The provider is another site than the console, as in real life: `localhost` beside `127.0.0.1`."""
+"""Signing in to the console at an identity provider: the whole way over HTTP with cookies, each way in which it fails, and a person who
+does it in a real browser. The provider is another site than the console, as in real life: `localhost` beside `127.0.0.1`."""
 
 import asyncio
 import json
