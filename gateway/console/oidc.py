@@ -72,7 +72,7 @@ class SignInRefused(Exception):
         self.reason = reason
 
 
-class Client(msgspec.Struct, frozen=True):
+class RegisteredClient(msgspec.Struct, frozen=True):
     """This gateway at the provider."""
 
     issuer: str
@@ -98,7 +98,7 @@ class Client(msgspec.Struct, frozen=True):
         return self.redirect_url.startswith("https:")
 
 
-class _Begun(msgspec.Struct, frozen=True, array_like=True):
+class _SignInBegun(msgspec.Struct, frozen=True, array_like=True):
     """The content of the cookie."""
 
     state: str
@@ -107,7 +107,7 @@ class _Begun(msgspec.Struct, frozen=True, array_like=True):
     until_unix: float
 
 
-class Credential(msgspec.Struct, frozen=True):
+class PersonsToken(msgspec.Struct, frozen=True):
     """The token of a person who has signed in."""
 
     token: str
@@ -115,7 +115,7 @@ class Credential(msgspec.Struct, frozen=True):
     """Its own end."""
 
 
-class _Answer(msgspec.Struct):
+class _TokenReply(msgspec.Struct):
     """The part of a token endpoint's answer that is used."""
 
     id_token: str = ""
@@ -134,7 +134,7 @@ class ProviderSignIn:
 
     def __init__(
         self,
-        client: Client,
+        client: RegisteredClient,
         seal: CookieSeal,
         discover: Callable[[], Awaitable[Discovered]],
         ask: Ask,
@@ -170,7 +170,7 @@ class ProviderSignIn:
             )
             raise SignInRefused(421, "other_host", message)
         document = await self._endpoints()
-        begun = _Begun(self._random(), self._random(), self._random(), self._wall() + SIGN_IN_S)
+        begun = _SignInBegun(self._random(), self._random(), self._random(), self._wall() + SIGN_IN_S)
         challenge = _text(sha256(begun.verifier.encode()).digest())
         query = {
             "response_type": "code",
@@ -186,7 +186,7 @@ class ProviderSignIn:
         at = document.authorization_endpoint
         return f"{at}{'&' if '?' in at else '?'}{urlencode(query, quote_via=quote)}", self._seal.seal(msgspec.msgpack.encode(begun))
 
-    async def finish(self, query: Mapping[str, str], cookie: str | None) -> Credential:
+    async def finish(self, query: Mapping[str, str], cookie: str | None) -> PersonsToken:
         """The person's token, for what the provider put into the address on the way back.
 
         Raises:
@@ -208,7 +208,7 @@ class ProviderSignIn:
         answer = await self._redeemed(code, begun.verifier)
         self._check_id_token(answer.id_token, begun.nonce)
         token = answer.id_token if self.client.token == "id_token" else answer.access_token
-        return Credential(token, self._end_of(token))
+        return PersonsToken(token, self._end_of(token))
 
     @property
     def _provider(self) -> str:
@@ -217,10 +217,10 @@ class ProviderSignIn:
     def _random(self) -> str:
         return _text(self._entropy(RANDOM_BYTES))
 
-    def _begun(self, cookie: str | None) -> _Begun:
+    def _begun(self, cookie: str | None) -> _SignInBegun:
         opened = None if cookie is None else self._seal.open(cookie)
         try:
-            begun = None if opened is None else msgspec.msgpack.decode(opened, type=_Begun)
+            begun = None if opened is None else msgspec.msgpack.decode(opened, type=_SignInBegun)
         except msgspec.DecodeError:
             begun = None
         if begun is None:
@@ -262,7 +262,7 @@ class ProviderSignIn:
             self._document = document
             return document
 
-    async def _redeemed(self, code: str, verifier: str) -> _Answer:
+    async def _redeemed(self, code: str, verifier: str) -> _TokenReply:
         self._count()
         document = await self._endpoints()
         client = self.client
@@ -279,9 +279,9 @@ class ProviderSignIn:
         except (FetchError, OSError, TimeoutError):
             raise self._away("its token endpoint does not answer") from None
         try:
-            answer = msgspec.json.decode(reply.body, type=_Answer)
+            answer = msgspec.json.decode(reply.body, type=_TokenReply)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            answer = _Answer()
+            answer = _TokenReply()
         if reply.status == 200 and answer.id_token:
             return answer
         if reply.status == 200:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from gateway.admin.access import Authenticator
 from gateway.admin.problem import AdminProblem
 from gateway.config.addresses import CALLBACK
-from gateway.console.oidc import COOKIE, SIGN_IN_S, Credential, ProviderSignIn, SignInRefused
+from gateway.console.oidc import COOKIE, SIGN_IN_S, PersonsToken, ProviderSignIn, SignInRefused
 from gateway.console.session import MAX_CREDENTIAL_CHARS, SessionSeal, cookie_for, session_cookie
 
 BEGIN: Final = "/console/sign-in"
@@ -106,7 +106,7 @@ def provider_router(provider: ProviderAccess, authenticator: Authenticator, seal
         response.headers.append("set-cookie", _cookie("", secure=secure))
         return response
 
-    async def _checked(credential: Credential, request: Request) -> str:
+    async def _checked(credential: PersonsToken, request: Request) -> str:
         """The actor of a token. Raises SignInRefused."""
         token = credential.token
         if len(token) > MAX_CREDENTIAL_CHARS:

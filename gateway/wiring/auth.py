@@ -18,7 +18,7 @@ from gateway.auth.jwks import Discovered, JwksDiscovery, JwksFile, JwksUrl, Jwks
 from gateway.auth.jwt import CountToken, JwtVerifier
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_client_secret
-from gateway.console.oidc import Client, ProviderSignIn
+from gateway.console.oidc import ProviderSignIn, RegisteredClient
 from gateway.console.session import CookieSeal
 from tenancy.jwt import Tokens
 from tenancy.jwt_keys import MAX_DOCUMENT_BYTES
@@ -67,7 +67,7 @@ def provider_sign_in_for(settings: Settings, pepper: Pepper) -> ProviderSignIn |
     written = settings.auth.console
     if written is None:
         return None
-    client = Client(
+    client = RegisteredClient(
         issuer=written.issuer,
         client_id=written.client_id,
         secret=read_client_secret(settings),

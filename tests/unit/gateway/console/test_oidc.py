@@ -12,11 +12,20 @@ import pytest
 
 from backends.fetch import FetchedReply, FetchError
 from gateway.auth.jwks import Discovered
-from gateway.console.oidc import ANEW_S, DISCOVERY_S, SIGN_IN_S, STARTS_AT_ONCE, Client, Credential, ProviderSignIn, SignInRefused
+from gateway.console.oidc import (
+    ANEW_S,
+    DISCOVERY_S,
+    SIGN_IN_S,
+    STARTS_AT_ONCE,
+    PersonsToken,
+    ProviderSignIn,
+    RegisteredClient,
+    SignInRefused,
+)
 from gateway.console.session import CookieSeal
 from tests.issuer import ISSUER, NOW, part
 
-CLIENT = Client(
+CLIENT = RegisteredClient(
     ISSUER, "console", "s:cret", False, "https://gate.example.com/console/callback", ("openid", "groups"), "id_token", "Example"
 )
 ENDPOINTS = Discovered(ISSUER, f"{ISSUER}/keys", f"{ISSUER}/auth?kc=1", f"{ISSUER}/token")
@@ -25,7 +34,7 @@ ENDPOINTS = Discovered(ISSUER, f"{ISSUER}/keys", f"{ISSUER}/auth?kc=1", f"{ISSUE
 class World:
     """A provider that answers as a test says, and a clock."""
 
-    def __init__(self, client: Client = CLIENT) -> None:
+    def __init__(self, client: RegisteredClient = CLIENT) -> None:
         self.client = client
         self.now = NOW
         self.document: Discovered | Exception = ENDPOINTS
@@ -161,13 +170,13 @@ async def test_the_access_token_may_be_the_credential() -> None:
     own = f"{part({})}.{part({'iss': ISSUER, 'aud': 'console', 'nonce': query['nonce'], 'exp': NOW + 900})}.c2ln"
     access = f"{part({})}.{part({'exp': NOW + 60})}.c2ln"
     world.body = json.dumps({"id_token": own, "access_token": access}).encode()
-    assert await world.flow().finish({"code": "c", "state": query["state"]}, cookie) == Credential(access, NOW + 60)
+    assert await world.flow().finish({"code": "c", "state": query["state"]}, cookie) == PersonsToken(access, NOW + 60)
     world.body = json.dumps({"id_token": own, "access_token": "opaque"}).encode()
     assert await refusal(world.flow(), {"code": "c", "state": query["state"]}, cookie) == (502, "token_form")
 
 
 async def test_a_console_at_another_host_is_told_where_to_go() -> None:
-    with pytest.raises(SignInRefused, match="sends people back to gate.example.com") as refused:
+    with pytest.raises(SignInRefused, match=r"sends people back to gate\.example\.com") as refused:
         await World().flow().begin("127.0.0.1:8081")
     assert refused.value.status == 421
 
