@@ -40,6 +40,7 @@ from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import ConfigError, Settings
 from gateway.config.read_secrets import HookSecrets, read_former_pepper
 from gateway.config.secrets import SecretError
+from gateway.console.provider_routes import ProviderAccess
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.view import fleet_seen
 from gateway.guards.inspection import WorkersGuards
@@ -64,7 +65,7 @@ from gateway.telemetry.file_gauges import FigureWatch
 from gateway.telemetry.headroom import HeadroomWatch
 from gateway.telemetry.judge_gauges import AgreementWatch
 from gateway.telemetry.rollout_gauges import RolloutFigures
-from gateway.wiring.auth import token_gate_for
+from gateway.wiring.auth import provider_sign_in_for, token_gate_for
 from gateway.wiring.fleet import registry_for
 from gateway.wiring.limits import CounterView
 from gateway.wiring.request_log import request_log_for
@@ -216,6 +217,15 @@ class KeyHolders:
         roles = self.directory.grant(caller.key_id, now_unix).holder.roles
         return Principal(f"key {caller.key_id}", roles, caller.tenant, caller.networks)
 
+    async def known(self, text: str, now_unix: float) -> bool:
+        """Whether a token of an identity provider is valid and names a tenant and project of this gateway, with or without a role."""
+        if self.tokens is None or not looks_like_token(text):
+            return False
+        try:
+            return await self.tokens.authenticate(text, now_unix, self) is not None
+        except Fault:
+            return False
+
 
 def _with_roles(caller: Caller | None) -> Principal | None:
     if caller is None or not caller.roles:
@@ -337,6 +347,8 @@ class AdminApiRun:
         self._simulations = Simulations(self._run_dir, time.time, lambda: f"sim_{secrets.token_hex(12)}")
         self._requests = request_log_for(settings, self._run_dir, pepper, SqlCachePurges(engine))
         self.headroom = HeadroomWatch(lambda: self._holders.directory, self._counters.look, time.time)
+        flow = provider_sign_in_for(settings, pepper)
+        self.provider = None if flow is None else ProviderAccess(flow, lambda token: self._holders.known(token, time.time()))
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
         files = policy_files_for(settings)
         self.parts = Parts(

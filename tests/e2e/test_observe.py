@@ -159,7 +159,12 @@ async def test_every_panel_of_every_dashboard_shows_something_or_is_known_not_to
     small = Scope(Level.TENANT, "small")
     tenancy = Tenancy(
         ["small"],
-        [Limit(small, Meter.REQUESTS, Window.MINUTE, 1), Limit(small, Meter.REQUESTS, Window.DAY, 1000)],
+        [
+            Limit(small, Meter.REQUESTS, Window.MINUTE, 1),
+            Limit(small, Meter.REQUESTS, Window.DAY, 1000),
+            Limit(Scope(Level.MODEL, "sim"), Meter.REQUESTS, Window.DAY, 1_000_000),
+            Limit(Scope(Level.GLOBAL, ""), Meter.CONCURRENT_REQUESTS, Window.NOW, 1000),
+        ],
         [Price("p", "sim", "*", 0.0, TokenRates(10**9, 10**8, 10**9))],
     )
     async with (

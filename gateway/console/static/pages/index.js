@@ -3,6 +3,7 @@ import { Cache } from "./cache.js";
 import { Fleet } from "./fleet.js";
 import { Guards } from "./guards.js";
 import { Health } from "./health.js";
+import { Organisations } from "./organisations.js";
 import { Overload } from "./overload.js";
 import { Policies } from "./policies.js";
 import { Requests } from "./requests.js";
@@ -15,6 +16,7 @@ const READERS = ["owner", "admin", "operator", "billing", "auditor"];
 export const PAGES = [
   { key: "fleet", title: "Fleet", roles: READERS, view: Fleet },
   { key: "requests", title: "Requests", roles: [...READERS, "tenant-admin"], view: Requests },
+  { key: "organisations", title: "Organisations", roles: READERS, view: Organisations },
   { key: "tenants", title: "Tenants & keys", roles: [...READERS, "tenant-admin"], view: Tenants },
   { key: "usage", title: "Usage & cost", roles: [...READERS, "tenant-admin"], view: UsagePage },
   { key: "rollouts", title: "Rollouts", roles: READERS, view: Rollouts },
