@@ -40,6 +40,7 @@ from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import ConfigError, Settings
 from gateway.config.read_secrets import HookSecrets, read_former_pepper
 from gateway.config.secrets import SecretError
+from gateway.dashboards.prometheus import HttpPrometheus, PanelReader
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.view import fleet_seen
 from gateway.guards.inspection import WorkersGuards
@@ -335,6 +336,7 @@ class AdminApiRun:
         self._requests = request_log_for(settings, self._run_dir, pepper, SqlCachePurges(engine))
         self.headroom = HeadroomWatch(lambda: self._holders.directory, self._counters.look, time.time)
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
+        self._charts = _charts_for(settings)
         files = policy_files_for(settings)
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
@@ -375,6 +377,7 @@ class AdminApiRun:
             queues=WorkersQueues(self._run_dir),
             guards=WorkersGuards(self._run_dir),
             requests=self._requests.log if self._requests is not None else None,
+            charts=self._charts,
             docs_url=settings.public_docs,
         )
 
@@ -471,6 +474,8 @@ class AdminApiRun:
         await self._simulations.close()
         if self._requests is not None:
             await self._requests.close()
+        if self._charts is not None:
+            await self._charts.close()
         await self._counters.close()
         await self._watch.close()
 
@@ -482,6 +487,11 @@ class AdminApiRun:
 def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:
     webhook = settings.rollouts.webhook
     return None if webhook is None or secret is None else RolloutHook(partial(post_message, webhook.url), secret, time.time)
+
+
+def _charts_for(settings: Settings) -> PanelReader | None:
+    written = settings.console
+    return None if written.prometheus_url is None else PanelReader(HttpPrometheus(written.prometheus_url), written.scrape_s, time.time)
 
 
 def _log_token(issuer: str, outcome: JwtOutcome) -> None:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
-from gateway.cli.demo_observe import SCRAPE_S, charts_now, start_prometheus, wait_for_scrape
+from gateway.cli.demo_observe import SCRAPE_S, charts_now, console_settings, prometheus_url, start_prometheus, wait_for_scrape
 from gateway.dashboards.boards import DASHBOARDS
 from gateway.dashboards.rules import rules
 from tenancy.limits import Level, Limit, Meter, Scope, Window
@@ -132,9 +132,13 @@ async def observed(home: Path, rule_file: str, tenancy: Tenancy | None = None) -
     with exporter(DCGM) as dcgm, ExitStack() as stack:
         async with AsyncExitStack() as engines:
             first, second = [await engines.enter_async_context(SimEngine(SimSettings(models=("sim",), speed=20))) for _ in range(2)]
-            async with serving(home, first.url, backend=second.url, workers=2, settings=SETTINGS, policy=POLICY, tenancy=tenancy) as served:
+            url = prometheus_url()
+            (home / "token").write_text(TOKEN)
+            more = console_settings(url) + "secrets: {admin_token: {file: token}}\n"
+            written = {"settings": SETTINGS, "policy": POLICY, "more": more, "tenancy": tenancy}
+            async with serving(home, first.url, backend=second.url, workers=2, **written) as served:  # type: ignore[arg-type]
                 targets = {"tidegate": served.admin.removeprefix("http://"), "dcgm": dcgm}
-                yield engines, served, await asyncio.to_thread(start_prometheus, stack, home, targets, rule_file)
+                yield engines, served, await asyncio.to_thread(start_prometheus, stack, home, targets, rule_file, url)
 
 
 async def traffic(client: httpx.AsyncClient, headers: dict[str, str]) -> None:

@@ -11,6 +11,15 @@ function timeWords(ticks, spaceS) {
   return ticks.map((tick) => words.format(new Date(tick * 1000)));
 }
 
+/** The values of stacked series as they are drawn: each upon the sum of those before it, where one of these or it has a value. */
+export function piled(series) {
+  const sums = [];
+  return series.map(({ values, dash }) => (dash ? values : values.map((value, at) => (value === null || value === undefined ? (sums[at] ?? null) : (sums[at] = (sums[at] ?? 0) + value)))));
+}
+
+/** The bands between stacked series: each down to the one before it. */
+const piles = (series) => series.flatMap(({ index, dash }, at) => (at && !dash ? [{ upper: at, lower: at - 1, index }] : []));
+
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function options(box, series, { ticks, stacked, range, bands, along }) {
@@ -23,14 +32,14 @@ function options(box, series, { ticks, stacked, range, bands, along }) {
     scales: { x: { time: !along }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
     padding: [8, 26, 0, 0],
     axes: [{ ...axis, size: 28, space: 70, values: (_plot, ticks, _axis, _space, apart) => (along ? ticks.map(along) : timeWords(ticks, apart)) }, { ...axis, size: 62, values: (_plot, values) => values.map((value) => ticks(value)) }],
-    bands: bands?.map(({ upper, lower, index }) => ({ series: [upper + 1, lower + 1], fill: `${colour(`--s${index}`)}33` })),
+    bands: (stacked ? piles(series) : bands)?.map(({ upper, lower, index }) => ({ series: [upper + 1, lower + 1], fill: `${colour(`--s${index}`)}33` })),
     series: [
       {},
       ...series.map(({ label, index, dash }) => ({
         label,
         dash,
         stroke: colour(`--s${index}`),
-        fill: stacked ? `${colour(`--s${index}`)}26` : undefined,
+        fill: stacked && !dash ? `${colour(`--s${index}`)}33` : undefined,
         width: 1.75,
         points: { show: false },
         spanGaps: false,
@@ -44,8 +53,10 @@ function options(box, series, { ticks, stacked, range, bands, along }) {
  * its unit. The last values are in the legend as text, so that the chart can be read without seeing it. A series may have an `index` of its
  * colour and a `dash`. `bands` fill the room between two series: {upper, lower, index}, places in `series` and a colour. `along` gives the
  * units of a first axis that is no time, `ticks` the format of the second axis where it is shorter; `legend` false leaves it to the page.
+ * With `stacked`, each line stands on the sum of those before it, but for a series with a `dash`. `note` and `under` are views below the title
+ * and below the legend; a series with `words` has them in the legend in place of its last value.
  */
-export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, bands, along, ticks = format, legend = true, empty = "No data yet" }) {
+export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, bands, along, ticks = format, legend = true, note, under, empty = "No data yet" }) {
   const box = useRef(null);
   const plot = useRef(null);
   const drawn = series.map((one, at) => ({ index: (at % 8) + 1, ...one }));
@@ -69,13 +80,14 @@ export function Chart({ title, times, series, format = count, stacked = false, t
     };
   }, [shape, stacked]);
   useEffect(() => {
-    plot.current?.setData([times, ...drawn.map(({ values }) => values.map((value) => value ?? null))]);
+    plot.current?.setData([times, ...(stacked ? piled(drawn) : drawn.map(({ values }) => values.map((value) => value ?? null)))]);
   });
   const last = (values) => values.findLast((value) => value !== null && value !== undefined);
   return html`<figure class="chart panel" style=${{ margin: 0 }} role="group" aria-label=${title}>
-    <figcaption><h3>${title}</h3></figcaption>
+    <figcaption><h3>${title}</h3>${note}</figcaption>
     <div class=${`plot ${tall ? "tall" : ""}`} ref=${box} aria-hidden="true">${!some && html`<div class="none">${empty}</div>`}</div>
-    ${legend && html`<ul class="legend">${drawn.map(({ label, values, index }) => html`<li key=${label}><i class=${`c${index}`} aria-hidden="true"></i>${label} <strong>${format(last(values))}</strong></li>`)}</ul>`}
+    ${legend && html`<ul class="legend">${drawn.map(({ label, values, index, words }) => html`<li key=${label} class="break"><i class=${`c${index}`} aria-hidden="true"></i>${label} <strong>${words ?? format(last(values))}</strong></li>`)}</ul>`}
+    ${under}
   </figure>`;
 }
 
