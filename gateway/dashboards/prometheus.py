@@ -57,17 +57,19 @@ class AsksPrometheus(Protocol):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The time that a viewer looks at, on a grid so that a chart stands still between two looks."""
+    """The time that a viewer looks at."""
 
     end_s: float
+    """Seconds since the epoch."""
     range_s: float
     step_s: float
 
     @property
     def times(self) -> list[float]:
-        """The moments of its points, seconds since the epoch."""
+        """The moments of its points: multiples of the step, so that a chart stands still between two looks."""
         points = int(self.range_s // self.step_s)
-        return [self.end_s - self.step_s * (points - at) for at in range(points + 1)]
+        last_s = self.end_s // self.step_s * self.step_s
+        return [last_s - self.step_s * (points - at) for at in range(points + 1)]
 
 
 class PanelSeries(msgspec.Struct, frozen=True):
@@ -137,8 +139,7 @@ class PanelReader:
         step = max(self._scrape_s, math.ceil(range_s / USUAL_POINTS)) if step_s is None else step_s
         if range_s / step > MAX_POINTS:
             raise ValueError(f"{range_s:g} s in steps of {step:g} s are more than {MAX_POINTS} points")
-        end = self._wall() if end_s is None else end_s
-        return Span(end // step * step, range_s, step)
+        return Span(self._wall() if end_s is None else end_s, range_s, step)
 
     async def panel(self, panel: Panel, span: Span, chosen: Mapping[str, list[str]]) -> PanelData:
         """What a panel shows. Raises PrometheusAway.
@@ -209,7 +210,8 @@ def _read(body: bytes, kind: type[T]) -> T:
 
 def _data(panel: Panel, span: Span, answers: list[bytes]) -> PanelData:
     times = span.times if panel.over_time else [span.end_s]
-    found = []
+    found: list[PanelSeries] = []
+    taken: set[str] = set()
     for query, answer in zip(panel.queries, answers, strict=True):
         for one in _read(answer, _Queried).data.result:
             points = one.values if panel.over_time else [one.value] if one.value is not None else []
@@ -218,11 +220,21 @@ def _data(panel: Panel, span: Span, answers: list[bytes]) -> PanelData:
                 at = round((moment - times[0]) / span.step_s)
                 if 0 <= at < len(values):
                     values[at] = _number(text)
-            found.append(PanelSeries(named(query.legend, one.metric) or panel.title, values))
+            found.append(PanelSeries(_another(named(query.legend, one.metric) or panel.title, taken), values))
     largest = sorted(found, key=lambda series: -max((value for value in series.values if value is not None), default=-math.inf))
     kept = {id(series) for series in largest[:MAX_SERIES]}
     shown = [series for series in found if id(series) in kept]
     return PanelData(times, shown, len(found) - len(shown), span.step_s)
+
+
+def _another(label: str, taken: set[str]) -> str:
+    """The label, with a number where another series of the panel has it already."""
+    at, unlike = 1, label
+    while unlike in taken:
+        at += 1
+        unlike = f"{label} ({at})"
+    taken.add(unlike)
+    return unlike
 
 
 def _number(text: str) -> float | None:

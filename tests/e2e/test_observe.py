@@ -23,6 +23,7 @@ from gateway.dashboards.boards import DASHBOARDS
 from gateway.dashboards.rules import rules
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import Price, TokenRates
+from tests.e2e.test_admin_api import TOKEN
 from tests.e2e.test_serve import Served, ask, serving, tidegate
 from tests.replicas import Tenancy
 from tests.timing import hang_s, timely
@@ -158,6 +159,26 @@ async def traffic(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
         assert reply.status_code == (404 if "model" in fields else 200), reply.text
 
 
+async def by_the_console(served: Served) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """The panels that the admin API has asked for, by dashboard and id, and those of them with a value."""
+    asked, drawn = set(), set()
+    async with httpx.AsyncClient(base_url=f"{served.admin}/admin/v1", trust_env=False, timeout=60) as client:
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+        listed = (await client.get("/dashboards")).json()
+        assert listed["prometheus"]
+        for board in listed["dashboards"]:
+            found = (await client.get(f"/dashboards/{board['uid']}/choices")).json()["choices"]
+            assert set(found) == set(board["choices"])
+            assert all(found.values()), found
+            for panel in (panel for row in board["rows"] for panel in row["panels"]):
+                reply = await client.get(f"/dashboards/{board['uid']}/panels/{panel['id']}", params={"range_s": 600})
+                assert reply.status_code == 200, reply.text
+                asked.add((board["uid"], panel["id"]))
+                if any(value is not None for series in reply.json()["series"] for value in series["values"]):
+                    drawn.add((board["uid"], panel["id"]))
+    return asked, drawn
+
+
 @pytest.mark.req("R38")
 async def test_every_panel_of_every_dashboard_shows_something_or_is_known_not_to(tmp_path: Path) -> None:
     small = Scope(Level.TENANT, "small")
@@ -182,8 +203,13 @@ async def test_every_panel_of_every_dashboard_shows_something_or_is_known_not_to
             if not late:
                 break
             await asyncio.sleep(SCRAPE_S)
+        asked, drawn = await by_the_console(served)
         top = await asyncio.to_thread(tidegate, "top", "--once", "--json", "--admin", served.admin, home=tmp_path)
     assert late == [], late
+    # the admin API asks the same queries for the console, and finds what Prometheus has
+    assert asked == {(board.uid, panel.id) for board in DASHBOARDS for panel in board.panels}
+    filled = {(board.uid, panel.id) for board in DASHBOARDS for panel in charts.filled[board.title]}
+    assert sorted(filled - drawn) == []
     empty = {panel.title: panel.empty_until for panel in charts.empty}
     assert [title for title, why in empty.items() if not why] == []
     assert sorted(STAY_EMPTY - set(empty)) == [], "remove these from the list: they show something"
