@@ -48,6 +48,9 @@ function options(box, series, { ticks, stacked, range, bands, along }) {
   };
 }
 
+/** The format without zeros at the end of its digits: an axis has little room. */
+const shorter = (format) => (value) => String(format(value)).replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+
 /**
  * Values over time. `times`: seconds since the epoch; `series`: {label, values} with one value or null for each time; `format` gives a value
  * its unit. The last values are in the legend as text, so that the chart can be read without seeing it. A series may have an `index` of its
@@ -56,7 +59,7 @@ function options(box, series, { ticks, stacked, range, bands, along }) {
  * With `stacked`, each line stands on the sum of those before it, but for a series with a `dash`. `note` and `under` are views below the title
  * and below the legend; a series with `words` has them in the legend in place of its last value.
  */
-export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, bands, along, ticks = format, legend = true, note, under, empty = "No data yet" }) {
+export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, bands, along, ticks = shorter(format), legend = true, note, under, empty = "No data yet" }) {
   const box = useRef(null);
   const plot = useRef(null);
   const drawn = series.map((one, at) => ({ index: (at % 8) + 1, ...one }));
