@@ -18,7 +18,7 @@ from gateway.cli.demo_engines import free_port
 from gateway.cli.demo_observe import console_settings, prometheus_url, start_prometheus, wait_for_scrape
 from gateway.dashboards.boards import OVERVIEW
 from gateway.dashboards.rules import rules
-from tests.browser import NARROW, WIDE, chromium, findings, overflows, screenshot, show, signed_in
+from tests.browser import NARROW, WIDE, chromium, console_page, findings, overflows, screenshot, show, sign_in, signed_in
 from tests.e2e.test_admin_api import TOKEN, governed
 from tests.e2e.test_backend_commands import SIM
 from tests.e2e.test_serve import Served
@@ -36,7 +36,8 @@ LINES = """title => {
     probe.fillRect(0, 0, 1, 1);
     const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
     const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-    for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255 && data[i] === r && data[i + 1] === g && data[i + 2] === b) return true;
+    const drawn = (i) => data[i + 3] === 255 && data[i] === r && data[i + 1] === g && data[i + 2] === b;
+    for (let i = 0; i < data.length; i += 4) if (drawn(i)) return true;
     return false;
   });
 }"""
@@ -81,11 +82,11 @@ async def test_the_dashboards_are_drawn_from_a_real_prometheus(tmp_path: Path) -
                 # a choice goes into the address, and into the question
                 asked: list[str] = []
                 page.on("request", lambda request: asked.append(request.url))
-                await page.get_by_label("Model").select_option("sim")
+                await page.get_by_role("combobox", name="Model").select_option("sim")
                 await page.wait_for_url("**model=sim*")
                 await expect(requests.locator(".legend")).to_contain_text("sim")
                 assert any("/panels/requests-by-model?" in one and "model=sim" in one for one in asked)
-                await page.get_by_label("Dashboard").select_option(label="fleet")
+                await page.get_by_role("combobox", name="Dashboard").select_option(label="fleet")
                 await expect(page.get_by_role("group", name="Engines that take requests")).to_contain_text("yes")
                 assert await findings(page) == []
             for size, theme in ((WIDE, "light"), (NARROW, "dark")):
@@ -132,8 +133,9 @@ async def test_a_prometheus_that_is_away_or_refuses_is_said_and_asked_again(tmp_
         SimEngine(SIM) as engine,
         governed(tmp_path, engine.url, console_settings(url)) as served,
         chromium() as browser,
-        signed_in(browser, served.admin, TOKEN) as page,
+        console_page(browser, served.admin, meant="status of 503") as page,
     ):
+        await sign_in(page, TOKEN)
         await charts(page, served)
         await expect(page.get_by_role("alert")).to_contain_text("Prometheus cannot be reached")
         assert await page.locator("figure").count() == 0

@@ -122,6 +122,17 @@ async def test_blocks_are_seen_within_seconds_and_rules_on_trial_with_what_they_
         await tab(page, "On trial")
         row = page.get_by_role("region", name="Rules in shadow mode").get_by_role("row", name="trial")
         await expect(row).to_contain_text("block would have refused or cut up to 2 of 3 requests")
+        differ = page.get_by_role("region", name="Requests that rules on trial differ about")
+        await expect(differ.locator("tbody tr")).to_have_count(2, timeout=30_000)
+        for reply in replies[1:]:
+            found = differ.get_by_role("row", name=reply.headers["x-tidegate-request-id"])
+            await expect(found).to_contain_text("trial: word in the request")
+            await expect(found.get_by_role("link")).to_have_attribute("href", f"#/requests/{reply.headers['x-tidegate-request-id']}")
+        assert "ann@example.com" not in await differ.inner_text(), "no text of a request is shown"
+        await screenshot(page, "guards-on-trial")
+        await differ.get_by_role("link").first.click()
+        await expect(page.get_by_role("heading", name="Request", exact=True)).to_be_visible()
+        await show(page, "Guards")
         await tab(page, "Blocks")
         blocks = page.get_by_role("region", name="Blocks by guard rules")
         await expect(blocks.get_by_role("row", name="bombs")).to_contain_text("input", timeout=30_000)

@@ -96,7 +96,7 @@ function Differences({ me, rules }) {
     { key: "tenant", title: "Tenant", show: (row) => html`<span class="break">${row.tenant}</span>` },
     { key: "model", title: "Model", show: (row) => html`<span class="break">${row.model || NONE}</span>` },
     { key: "guard", title: "As it was", show: (row) => html`<${Badge} kind=${row.guard === "passed" ? "good" : "warn"}>${(WORDS[row.guard] ?? row.guard) || "passed"}<//>` },
-    { key: "findings", title: "Rules on trial found", fixed: true, show: (row) => html`<div class="small">${row.findings.map((found) => html`<div key=${`${found.rule} ${found.kind} ${found.direction}`}><strong>${found.rule}</strong>: ${count(found.count)} × ${found.kind} in the ${DIRECTION_WORDS[found.direction] ?? found.direction}</div>`)}</div>` },
+    { key: "findings", title: "Rules on trial found", fixed: true, show: (row) => html`<div class="small">${row.findings.map((found) => html`<div key=${`${found.rule} ${found.kind} ${found.direction}`}><strong>${found.rule}</strong>: ${found.kind} in the ${DIRECTION_WORDS[found.direction] ?? found.direction}${found.count > 1 && `, ${count(found.count)} times`}</div>`)}</div>` },
     { key: "request_id", title: "Request", show: (row) => html`<a class="nowrap mono small" href=${`#/requests/${encodeURIComponent(row.request_id)}`}>${row.request_id}</a>` },
   ];
   return html`<${Panel} title="Requests that they would have treated otherwise">
