@@ -97,12 +97,12 @@ class _Series(msgspec.Struct):
     value: tuple[float, str] | None = None
 
 
-class _Result(msgspec.Struct):
+class _QueryResult(msgspec.Struct):
     result: list[_Series]
 
 
 class _Queried(msgspec.Struct):
-    data: _Result
+    data: _QueryResult
 
 
 class _Listed(msgspec.Struct):

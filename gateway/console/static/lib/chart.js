@@ -3,6 +3,9 @@ import { html, useEffect, useRef } from "../vendor/preact-htm.js";
 import { count } from "./format.js";
 
 const DAY_S = 86_400;
+/** A chart over time is at least so wide: its first values do not fill it, and its ticks are whole seconds. */
+const LEAST_S = 60;
+const TICKS_S = [1, 5, 10, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, DAY_S, 2 * DAY_S, 5 * DAY_S, 7 * DAY_S, 14 * DAY_S, 28 * DAY_S];
 
 /** Words for the ticks of the time axis: the day where ticks are days apart, seconds where they are seconds apart. */
 function timeWords(ticks, spaceS) {
@@ -29,9 +32,9 @@ function options(box, series, { ticks, stacked, range, bands, along }) {
     height: box.clientHeight,
     cursor: { y: false, points: { size: 6 } },
     legend: { show: false },
-    scales: { x: { time: !along }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
+    scales: { x: along ? { time: false } : { time: true, range: (_plot, low, high) => (low === null ? [low, high] : [Math.min(low, high - LEAST_S), high]) }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
     padding: [8, 26, 0, 0],
-    axes: [{ ...axis, size: 28, space: 70, values: (_plot, ticks, _axis, _space, apart) => (along ? ticks.map(along) : timeWords(ticks, apart)) }, { ...axis, size: 62, values: (_plot, values) => values.map((value) => ticks(value)) }],
+    axes: [{ ...axis, size: 28, space: 70, incrs: along ? undefined : TICKS_S, values: (_plot, ticks, _axis, _space, apart) => (along ? ticks.map(along) : timeWords(ticks, apart)) }, { ...axis, size: 62, values: (_plot, values) => values.map((value) => ticks(value)) }],
     bands: (stacked ? piles(series) : bands)?.map(({ upper, lower, index }) => ({ series: [upper + 1, lower + 1], fill: `${colour(`--s${index}`)}33` })),
     series: [
       {},

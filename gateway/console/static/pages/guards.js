@@ -68,8 +68,8 @@ function Shadow({ me, shown }) {
     { key: "direction", title: "Texts" },
     { key: "findings", title: "Findings", num: true, show: (row) => count(row.findings) },
     { key: "judged", title: "Requests judged", num: true, show: (row) => count(row.judged) },
-    { key: "share", title: "Findings per 1,000 requests", num: true, sort: share, show: (row) => count(share(row)) },
-    { key: "would", title: "With another mode", fixed: true, show: (row) => html`<div class="small" style=${{ minWidth: "16rem" }}>block would have refused or cut up to ${count(Math.min(row.findings, row.judged))} of ${count(row.judged)} requests; redact would have replaced ${count(row.findings)} findings</div>` },
+    { key: "share", title: "Per 1,000 requests", num: true, sort: share, show: (row) => count(share(row)) },
+    { key: "would", title: "With another mode", fixed: true, show: (row) => html`<div class="small" style=${{ minWidth: "12rem" }}>block would have refused or cut up to ${count(Math.min(row.findings, row.judged))} of ${count(row.judged)} requests; redact would have replaced ${count(row.findings)} findings</div>` },
   ];
   return html`<${Panel} title="Rules in shadow mode: what they would have done">
     <p class="small soft">A rule with mode: shadow looks at every text and changes nothing. One request may have several findings, so the number of requests is an upper bound. Texts are not kept; try one in “Try a text”.</p>
