@@ -157,5 +157,16 @@ async def test_without_a_prometheus_the_page_says_what_to_set(tmp_path: Path) ->
     ):
         await show(page, "Charts")
         await expect(page.get_by_role("main")).to_contain_text("Set console.prometheus_url to the address")
+        # how values are drawn and judged, by the modules of the page
+        piled = await page.evaluate(
+            "import('/console/lib/chart.js').then(({ piled }) => piled([[1, 2, null], [0, 0, 0], [3, 0, null]]"
+            ".map((values) => ({ values }))))"
+        )
+        assert piled == [[1, 2, None], [None, None, 0], [4, 2, None]], "a series that stays at 0 has no line upon another one"
+        judged = "import('/console/pages/charts.js').then(({ judged }) => [0.5, 0.995, 1].map((value) => judged(value, %s)))"
+        rising = "{ most: 1, thresholds: [{ value: 0.99, is_bad: false }, { value: 0.999, is_bad: false }] }"
+        falling = "{ most: 1, thresholds: [{ value: 0.85, is_bad: false }, { value: 1, is_bad: true }] }"
+        assert await page.evaluate(judged % rising) == ["bad", "warn", "good"]
+        assert await page.evaluate(judged % falling) == ["good", "warn", "bad"]
         await page.get_by_role("main").get_by_role("link", name="Fleet").click()
         await expect(page.get_by_role("heading", name="Fleet")).to_be_visible()

@@ -93,6 +93,8 @@ async def test_hits_and_savings_are_seen_and_answers_are_removed(tmp_path: Path)
         await kept.get_by_role("button", name="Show the answer").first.click()
         await expect(page.get_by_role("dialog", name="A kept answer")).to_contain_text('"finish_reason": "stop"')
         await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog", name="A kept answer")).to_be_hidden()
+        await screenshot(page, "cache")
         await page.get_by_role("button", name="Remove answers…").click()
         dialog = page.get_by_role("dialog", name="Remove kept answers")
         await dialog.get_by_label("Tenant or group").fill("nobody")
@@ -109,7 +111,6 @@ async def test_hits_and_savings_are_seen_and_answers_are_removed(tmp_path: Path)
             while await page.get_by_text("No answer is kept").count() == 0:
                 await page.get_by_role("button", name="List").click()
                 await page.wait_for_timeout(300)
-        await screenshot(page, "cache")
 
 
 async def test_blocks_are_seen_within_seconds_and_rules_on_trial_with_what_they_would_have_done(tmp_path: Path) -> None:

@@ -14,10 +14,17 @@ function timeWords(ticks, spaceS) {
   return ticks.map((tick) => words.format(new Date(tick * 1000)));
 }
 
-/** The values of stacked series as they are drawn: each upon the sum of those before it, where one of these or it has a value. */
+/** The values of stacked series as they are drawn: each upon the sum of those before it. A series that stays at 0 would hide the line below. */
 export function piled(series) {
   const sums = [];
-  return series.map(({ values, dash }) => (dash ? values : values.map((value, at) => (value === null || value === undefined ? (sums[at] ?? null) : (sums[at] = (sums[at] ?? 0) + value)))));
+  return series.map(({ values, dash }) => {
+    if (dash) return values.map((value) => value ?? null);
+    return values.map((value, at) => {
+      if (value) sums[at] = (sums[at] ?? 0) + value;
+      const alone = !value && !values[at - 1] && !values[at + 1];
+      return alone && (sums[at] || value !== 0) ? null : (sums[at] ?? (value === 0 ? 0 : null));
+    });
+  });
 }
 
 /** The bands between stacked series: each down to the one before it. */
