@@ -143,6 +143,8 @@ def demo(
         _numbered("Try next, in another terminal in this folder", _next(demo_run, request_id))
         _print("")
         _label("console", f"{demo_run.admin_url}/console/, sign in with the token in {demo_run.token_file}")
+        if observe:
+            _label("charts at", f"{demo_run.admin_url}/console/#/charts?last=5+minutes")
         _label("your app", f"base_url {demo_run.base_url}, api_key {key}")
         _label("settings", str(settings))
         _print("Ctrl-C stops everything.")
