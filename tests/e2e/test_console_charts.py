@@ -95,7 +95,7 @@ async def test_the_dashboards_are_drawn_from_a_real_prometheus(tmp_path: Path) -
                     await expect(requests_of(page)).to_contain_text("sim", timeout=30_000)
                     assert await findings(page) == []
                     assert not await overflows(page)
-                    await screenshot(page, f"charts-{'narrow' if size == NARROW else 'wide'}-{theme}")
+                    await screenshot(page, f"charts-{'narrow' if size == NARROW else 'wide'}-{theme}", whole=False)
 
 
 def requests_of(page: Page) -> Any:
