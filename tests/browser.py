@@ -134,7 +134,7 @@ async def screenshot(page: Page, name: str, *, whole: bool = True) -> None:
         from PIL import Image
 
         taken = Image.open(io.BytesIO(await page.screenshot(full_page=whole))).convert("RGB")
-        colours = sorted(taken.getcolors(taken.width * taken.height) or [], reverse=True)[:COLOURS]
+        colours: Any = sorted(taken.getcolors(taken.width * taken.height) or [], reverse=True)[:COLOURS]
         palette = Image.new("P", (1, 1))
-        palette.putpalette([part for _, colour in colours for part in colour])  # type: ignore[misc]
+        palette.putpalette([part for _, colour in colours for part in colour])
         taken.quantize(palette=palette, dither=Image.Dither.NONE).save(Path(PICTURES) / f"{name}.png", optimize=True)
