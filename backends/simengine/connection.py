@@ -14,7 +14,7 @@ Handler = Callable[["SimConnection"], None]
 
 
 class SimConnection(asyncio.Protocol):
-    """One connection with one request at a time; `handler` is called when a request is complete. It is in `connections` while it is open."""
+    """One connection with one request at a time; `handler` is called when a request is complete. `connections` has it while it is open."""
 
     def __init__(self, handler: Handler, connections: dict["SimConnection", None]) -> None:
         self._handler = handler
