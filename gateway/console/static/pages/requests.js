@@ -76,7 +76,10 @@ function List({ me, params }) {
   const pages = place.asked === asked ? place.pages : [""];
   const cursor = pages.at(-1);
   const turn = (to) => setPlace({ asked, pages: to });
-  const found = useAsk(() => api.get("/requests", { ...askedOf(params, Date.now() / 1000), cursor, limit: PAGE }), [asked, cursor]);
+  const of = `${asked} ${cursor}`;
+  const answer = useAsk(async () => ({ of, ...(await api.get("/requests", { ...askedOf(params, Date.now() / 1000), cursor, limit: PAGE })) }), [asked, cursor]);
+  // the rows of the question before are not shown under this one, not even for a moment: somebody may click on one
+  const found = answer.data && answer.data.of !== of ? { ...answer, data: null } : answer;
   const [fresh, setFresh] = useState([]);
   const [state, setState] = useState("connecting");
   const [lost, setLost] = useState(0);
