@@ -168,7 +168,7 @@ export function Cache({ me: person }) {
     <${Head} title="Cache" sub="Answers that are given again to equal requests, and where a policy says so to similar questions.">
       ${has(me, PURGERS) && html`<${Purge} me=${me} owners=${owners} done=${cache.again} />`}
     <//>
-    <${Found} of=${cache} what="Asking the workers">${(shown) => {
+    <div class="page"><${Found} of=${cache} what="Asking the workers">${(shown) => {
       const { tenants } = shown;
       const looked = total(tenants, (t) => hits(t) + t.misses);
       const found = total(tenants, hits);
@@ -187,6 +187,6 @@ export function Cache({ me: person }) {
         <${Wrong} shown=${shown} />
         ${has(me, READERS) && html`<${Stores} shown=${shown} />`}
       </div>`;
-    }}<//>
+    }}<//></div>
     <${Entries} me=${me} owners=${owners} />`;
 }
