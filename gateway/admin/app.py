@@ -134,6 +134,7 @@ def create_admin_app(
     # No docs pages: they load scripts from elsewhere. These routes are in docs/reference/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
     totals = Totals()
+    kept = api.requests if api is not None else None
     usd_per_hour = {pool.name: pool.usd_per_hour for pool in pools if pool.usd_per_hour is not None}
     _add_errors(app)
 
@@ -158,8 +159,14 @@ def create_admin_app(
     async def metrics(request: Request) -> Response:
         snapshots = await collect(with_metrics=True)
         published = supervised()
-        scrape = Scrape(totals.add(snapshots), snapshots, published, workers, version, booking(), rollouts(), alerts(), files(), headroom())
-        scrape = msgspec.structs.replace(scrape, usd_per_hour=usd_per_hour, agreement=agreement())
+        scrape = Scrape(
+            *(totals.add(snapshots), snapshots, published, workers, version, booking(), rollouts(), alerts()),
+            request_log=kept.collector.counts() if kept is not None else None,
+            files=files(),
+            headroom=headroom(),
+            usd_per_hour=usd_per_hour,
+            agreement=agreement(),
+        )
 
         def written() -> tuple[bytes, str]:
             named = processes_of(published, snapshots, os.getpid())
