@@ -177,6 +177,13 @@ def checked_docs_url(url: str) -> str:
     return url
 
 
+def checked_prometheus_url(url: str) -> str:
+    """The address without a slash at its end: `http(s)://host[:port]/path`. Raises ValueError for another text."""
+    _, host = _scheme_and_host(url, "a Prometheus")
+    checked_host(host)
+    return url.rstrip("/")
+
+
 def _scheme_and_host(url: str, what: str) -> tuple[str, str]:
     """Scheme and host of `http(s)://host[:port]/path`. Raises ValueError."""
     try:

@@ -41,6 +41,7 @@ from gateway.config.load import ConfigError, Settings
 from gateway.config.read_secrets import HookSecrets, read_former_pepper
 from gateway.config.secrets import SecretError
 from gateway.console.provider_routes import ProviderAccess
+from gateway.dashboards.prometheus import HttpPrometheus, PanelReader
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.view import fleet_seen
 from gateway.guards.inspection import WorkersGuards
@@ -350,6 +351,7 @@ class AdminApiRun:
         flow = provider_sign_in_for(settings, pepper)
         self.provider = None if flow is None else ProviderAccess(flow, lambda token: self._holders.known(token, time.time()))
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
+        self._charts = _charts_for(settings)
         files = policy_files_for(settings)
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
@@ -390,6 +392,7 @@ class AdminApiRun:
             queues=WorkersQueues(self._run_dir),
             guards=WorkersGuards(self._run_dir),
             requests=self._requests.log if self._requests is not None else None,
+            charts=self._charts,
             docs_url=settings.public_docs,
         )
 
@@ -486,6 +489,8 @@ class AdminApiRun:
         await self._simulations.close()
         if self._requests is not None:
             await self._requests.close()
+        if self._charts is not None:
+            await self._charts.close()
         await self._counters.close()
         await self._watch.close()
 
@@ -497,6 +502,11 @@ class AdminApiRun:
 def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:
     webhook = settings.rollouts.webhook
     return None if webhook is None or secret is None else RolloutHook(partial(post_message, webhook.url), secret, time.time)
+
+
+def _charts_for(settings: Settings) -> PanelReader | None:
+    written = settings.console
+    return None if written.prometheus_url is None else PanelReader(HttpPrometheus(written.prometheus_url), written.scrape_s, time.time)
 
 
 def _log_token(issuer: str, outcome: JwtOutcome) -> None:

@@ -1,5 +1,6 @@
 // The pages, in the order of the navigation, and the roles that see them: those of the routes that a page reads (docs/reference/admin-api.md).
 import { Cache } from "./cache.js";
+import { Charts } from "./charts.js";
 import { Fleet } from "./fleet.js";
 import { Guards } from "./guards.js";
 import { Health } from "./health.js";
@@ -24,5 +25,6 @@ export const PAGES = [
   { key: "cache", title: "Cache", roles: [...READERS, "tenant-admin"], view: Cache },
   { key: "guards", title: "Guards", roles: [...READERS, "tenant-admin"], view: Guards },
   { key: "overload", title: "Overload", roles: READERS, view: Overload },
+  { key: "charts", title: "Charts", roles: READERS, view: Charts },
   { key: "health", title: "Gateway", roles: READERS, view: Health },
 ];
