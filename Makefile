@@ -135,9 +135,10 @@ test-fast: $(VENV)/.dev ## unit tests alone
 test-console: $(VENV)/.dev | $(VENV)/.chromium ## the console in a real headless Chromium over real gateways; installs Debian's chromium where there is none (as root)
 	$(BIN)/python -m pytest -m browser -n $(or $(JOBS),2) --dist loadfile tests/e2e
 
-screenshots: $(VENV)/.dev | $(VENV)/.chromium ## the pictures of docs/reference/console.md, made anew
-	mkdir -p docs/screenshots
-	SCREENSHOTS=$$PWD/docs/screenshots $(BIN)/python -m pytest -m browser tests/e2e
+screenshots: $(VENV)/.dev | $(VENV)/.chromium ## pictures of every page of the console into .cache/screenshots, and those that the docs show into docs/screenshots
+	mkdir -p .cache/screenshots docs/screenshots
+	SCREENSHOTS=$$PWD/.cache/screenshots $(BIN)/python -m pytest -m browser -n $(or $(JOBS),2) --dist loadfile tests/e2e
+	for name in $$(grep -oh 'screenshots/[a-z-]*\.png' docs/reference/console.md README.md | sort -u); do cp .cache/$$name docs/screenshots/; done
 
 $(VENV)/.chromium:
 	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; }

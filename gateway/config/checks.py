@@ -150,7 +150,8 @@ def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
         disaggregation_problems,
     )
     problems = [problem for check in checks for problem in check(written)]
-    return problems + [problem for look in (_policies, _tls, _engine_tls, _database, _issuers) for problem in look(written, folder)]
+    looks = (_policies, _tls, _engine_tls, _database, _issuers, _console_sign_in)
+    return problems + [problem for look in looks for problem in look(written, folder)]
 
 
 def _listeners(written: RawSettings) -> Iterator[Problem]:
@@ -444,6 +445,27 @@ def _issuers(written: RawSettings, folder: Path) -> Iterator[Problem]:
         file = written.text(*at)
         if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
             yield written.located.problem(at, f"{file!r} is no file that can be read", "name the issuer's JWKS document")
+
+
+def _console_sign_in(written: RawSettings, _folder: Path) -> Iterator[Problem]:
+    at: Path_ = ("auth", "console")
+    issuer, client = written.text(*at, "issuer"), written.text(*at, "client_id")
+    if not issuer:
+        return
+    entries = [i for i in range(written.count("auth", "jwt")) if written.text("auth", "jwt", i, "issuer") == issuer]
+    if not entries:
+        message = "no entry of auth.jwt has this issuer, so its tokens are refused"
+        yield written.located.problem((*at, "issuer"), message, "write the issuer into auth.jwt, spelled the same")
+        return
+    rules: Path_ = ("auth", "jwt", entries[0])
+    if written.value(*rules, "roles") is None:
+        message = "tokens of this issuer give no role, so nobody could sign in with them"
+        yield written.located.problem((*at, "issuer"), message, f"write roles: {{claim: …, map: …}} into auth.jwt[{entries[0]}]")
+    audiences = written.value(*rules, "audiences")
+    if (written.text(*at, "token") or "id_token") == "id_token" and isinstance(audiences, list) and client and client not in audiences:
+        message = "ID tokens are for this client id, which is not among the issuer's audiences"
+        hint = f"add it to auth.jwt[{entries[0]}].audiences, or write token: access_token"
+        yield written.located.problem((*at, "client_id"), message, hint)
 
 
 def _database(written: RawSettings, folder: Path) -> Iterator[Problem]:
