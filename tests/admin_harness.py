@@ -39,7 +39,9 @@ from gateway.queue.outlook import PoolQueueSeen, ProspectSeen
 from gateway.request_log.collector import RequestCollector
 from gateway.request_log.reader import RequestLog
 from gateway.sync.policy_copy import compiled_from
+from gateway.telemetry.scaling_gauges import PoolScaling
 from gateway.wiring.admin import StoreTransactions, id_of, text_of
+from routing.scaling import ScaleSettings
 from tenancy.accounts import DirectoryBounds
 from tenancy.hold import LimitUsage
 from tenancy.keys import Pepper
@@ -340,6 +342,7 @@ async def admin_port(
         policy_files=PolicyFiles("/policies", lambda: {"default.yaml": POLICY}, lambda files: compiled_from(files, ["chat"], {})),
         simulations=Simulations(folder, wall, lambda: "sim_1"),
         queues=Queues(),
+        scaling=PoolScaling({"chat": ScaleSettings(min=2), "bare": None}, wall),
         guards=Judges(),
         policies=DatabasePolicies(StoreTransactions(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed)
         if stored

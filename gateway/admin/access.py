@@ -132,6 +132,7 @@ ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("GET", "/dashboards/{board}/panels/{panel}"): READERS,
     ("POST", "/gateway/reload"): RUNNERS,
     ("POST", "/gateway/stop"): RUNNERS,
+    ("GET", "/scaling"): READERS,
     ("POST", "/backends"): RUNNERS,
     ("POST", "/backends/{backend_id}/drain"): RUNNERS,
     ("POST", "/backends/{backend_id}/resume"): RUNNERS,

@@ -169,6 +169,7 @@ def create_admin_app(
             request_log=kept.collector.counts() if kept is not None else None,
             files=files(),
             headroom=headroom(),
+            scaling=[*api.scaling.rows(snapshots)] if api is not None and api.scaling is not None else (),
             usd_per_hour=usd_per_hour,
             agreement=agreement(),
         )

@@ -38,6 +38,7 @@ from gateway.request_log.reader import RequestLog
 from gateway.rollouts.aborts import RolloutAborts
 from gateway.sync.policies import Reloading
 from gateway.sync.revocations import PendingRevocations
+from gateway.telemetry.scaling_gauges import PoolScaling
 from policies.compile import PolicySet
 from tenancy.accounts import DirectoryBounds
 from tenancy.alerts import AlertStore
@@ -363,6 +364,8 @@ class Parts:
     """Asks workers what guard rules say of a text; None where the API belongs to no gateway."""
     requests: RequestLog | None = None
     """The request log; None where the API belongs to no gateway."""
+    scaling: PoolScaling | None = None
+    """How many backends the pools should have; None where the API belongs to no gateway."""
     charts: PanelReader | None = None
     """Asks Prometheus for the panels of the dashboards; None where the settings name none."""
     docs_url: str = ""

@@ -47,6 +47,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "prompt": RootEntry("gateway.cli.prompts:prompt_app", "The prompts that there are, and what they say."),
     "queue": RootEntry("gateway.cli.queues:queue_app", "The queues: who waits, what the next request would meet, and what was refused."),
     "rollout": RootEntry("gateway.cli.rollouts:rollout_app", "Rollouts of what is new from pool to pool, and experiments."),
+    "scaling": RootEntry("gateway.cli.scaling:scaling", "Print how many backends each pool should have, and why."),
     "tenant": RootEntry("gateway.cli.accounts:tenant_app", "Tenants: accounts whose data is isolated from each other."),
     "usage": RootEntry("gateway.cli.usage:usage_app", "What was used, and what it cost."),
 }

@@ -23,6 +23,7 @@ from gateway.config.addresses import checked_engine_url, checked_events_endpoint
 from gateway.config.secrets import File, SecretReference
 from routing.disaggregation import DisaggregationSettings
 from routing.room import HEADROOM
+from routing.scaling import ScaleSettings
 from tenancy.isolation import PREFIX
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
@@ -430,6 +431,9 @@ class PoolSettings(Strict):
         "for the defaults.",
     )
     discover: DiscoverSettings | None = Field(default=None, description="Source of further backends: {file: …} or {dns: …}.")
+    scale: ScaleSettings | None = Field(
+        default=None, description="Recommend how many backends the pool should have; `{}` for the defaults."
+    )
 
     @property
     def efforts(self) -> Efforts | None:

@@ -35,6 +35,7 @@ from gateway.telemetry.judge_gauges import JUDGE_GAUGES
 from gateway.telemetry.processes import PROCESS_COUNTERS, PROCESS_GAUGES, ProcessUse, process_counts, process_rows
 from gateway.telemetry.request_log_counters import REQUEST_LOG_COUNTERS, RequestLogCounts, request_log_counts
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
+from gateway.telemetry.scaling_gauges import SCALING_GAUGES
 from gateway.telemetry.snapshot import CellRows, MetricsSnapshot
 
 _LABELS: Final = ("pool", "backend")
@@ -147,6 +148,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **FILE_GAUGES,
     **JUDGE_GAUGES,
     **HEADROOM_GAUGES,
+    **SCALING_GAUGES,
     **PROCESS_GAUGES,
     "tidegate_backend_usd_per_hour": ("Price of an hour of the backend's engine, where one is set.", ("pool", "backend")),
     "tidegate_scrape_slice_seconds": (
@@ -198,6 +200,8 @@ class Scrape(msgspec.Struct, frozen=True):
     """Samples of the gauges of what tenants have left of their limits, where they are known."""
     agreement: Sequence[tuple[str, GaugeRows]] = ()
     """Samples of the gauges of the judge's agreement, where it was measured."""
+    scaling: Sequence[tuple[str, GaugeRows]] = ()
+    """Samples of the gauges for autoscalers, by pool."""
     processes: Mapping[str, ProcessUse] = {}
     """What each process of this gateway uses, by its name."""
     usd_per_hour: Mapping[str, float] = {}
@@ -303,6 +307,7 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
         alert_rows(scrape.alerts),
         scrape.files,
         scrape.headroom,
+        scrape.scaling,
         scrape.agreement,
         process_rows(scrape.processes),
     )

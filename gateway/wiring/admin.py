@@ -66,6 +66,7 @@ from gateway.telemetry.file_gauges import FigureWatch
 from gateway.telemetry.headroom import HeadroomWatch
 from gateway.telemetry.judge_gauges import AgreementWatch
 from gateway.telemetry.rollout_gauges import RolloutFigures
+from gateway.telemetry.scaling_gauges import PoolScaling
 from gateway.wiring.auth import provider_sign_in_for, token_gate_for
 from gateway.wiring.fleet import registry_for
 from gateway.wiring.limits import CounterView
@@ -392,6 +393,7 @@ class AdminApiRun:
             queues=WorkersQueues(self._run_dir),
             guards=WorkersGuards(self._run_dir),
             requests=self._requests.log if self._requests is not None else None,
+            scaling=PoolScaling({pool.name: pool.scale for pool in settings.pools}, time.monotonic),
             charts=self._charts,
             docs_url=settings.public_docs,
         )

@@ -28,6 +28,7 @@ pools:
     backends:
       - {{id: e0, url: "{url}", usd_per_hour: 2.25}}
       - {{id: e1, url: "{url}/"{backend}}}
+    scale: {{max: 3}}
 """
 POLICY = 'tenant: "*"\nmodels:\n  - {name: sim, pool: chat}\nttft_slo_s: 60\n'
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -82,6 +83,9 @@ async def test_a_few_requests_are_seen_in_every_way(tmp_path: Path) -> None:
     assert samples["gen_ai_server_time_to_first_token_seconds_count", gen_ai] == 5
     assert samples["gen_ai_client_token_usage_count", (*gen_ai, ("gen_ai_token_type", "output"))] == 5
     assert f'trace_id="{TRACE}"' in text
+    chat = (("pool", "chat"),)
+    assert samples["tidegate_pool_wanted_backends", chat] == samples["tidegate_pool_backends", chat] == 1
+    assert samples["tidegate_pool_queue_tokens_per_backend", chat] == 0 <= samples["tidegate_pool_kv_pressure_ratio", chat] < 1
     assert samples["tidegate_limit_headroom_ratio", (("tenant", "acme"),)] == 1
     assert samples["tidegate_shared_limit_headroom_ratio", (("level", "global"), ("name", ""))] == 1
     assert samples["tidegate_shared_budget_headroom_ratio", (("level", "model"), ("name", "sim"))] == 0.75

@@ -29,6 +29,7 @@ from gateway.admin.routes.projects import router as projects
 from gateway.admin.routes.queues import router as queues
 from gateway.admin.routes.requests import router as requests
 from gateway.admin.routes.rollouts import router as rollouts
+from gateway.admin.routes.scaling import router as scaling
 from gateway.admin.routes.simulations import router as simulations
 from gateway.admin.routes.tenants import router as tenants
 from gateway.admin.routes.usage import router as usage
@@ -60,6 +61,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     simulations,
     rollouts,
     backends,
+    scaling,
     gateway,
     live,
     dashboards,

@@ -1,0 +1,178 @@
+"""What autoscalers need to know of each pool: signals that rise before callers notice, and the number of backends that is recommended.
+
+`PoolScaling` reads them out of the workers' snapshots in the admin process, whenever somebody scrapes or asks `/admin/v1/scaling`; the path
+of a request knows nothing of it. Rates and quantiles are over the last `WINDOW_S`; before two looks there are none.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from domain.clock import Clock
+from gateway.fleet.view import fleet_seen
+from gateway.placement.backend_state import BackendState
+from gateway.process.snapshots import WorkerSnapshot
+from gateway.telemetry.families import GOODPUT_REQUESTS, TTFT, TTFT_BOUNDS_S
+from gateway.telemetry.live import quantiles
+from routing.scaling import PoolLoad, ScaleHistory, ScaleSettings, Wanted
+
+WINDOW_S: Final = 60.0
+"""Time that measured quantiles and shares are of: four scrapes of 15 s."""
+
+SCALING_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "tidegate_pool_backends": ("Backends of the pool that do not drain, those that start or are down counted.", ("pool",)),
+    "tidegate_pool_queue_tokens_per_backend": (
+        "Uncached prompt tokens that wait, in engines and in the gateway, for each usable backend.",
+        ("pool",),
+    ),
+    "tidegate_pool_predicted_ttft_p95_seconds": (
+        "The time to the first token that 95 of 100 requests are predicted not to exceed.",
+        ("pool",),
+    ),
+    "tidegate_pool_kv_pressure_ratio": ("KV that running and waiting requests take, of that which there is; above 1 some wait.", ("pool",)),
+    "tidegate_pool_goodput_deficit_ratio": ("Share of the last minute's requests that missed their promise.", ("pool",)),
+    "tidegate_pool_wanted_backends": ("Backends that are recommended, where the pool has a section scale.", ("pool",)),
+}
+
+Rows = list[tuple[tuple[str, ...], float]]
+Sums = dict[tuple[str, ...], list[float]]
+"""Counts by family and labels."""
+_TOLD: Final = (TTFT, GOODPUT_REQUESTS)
+
+
+class PoolScale(msgspec.Struct, frozen=True):
+    """One pool: its load, and what is recommended where it has bounds."""
+
+    pool: str
+    load: PoolLoad
+    scale: ScaleSettings | None = None
+    wanted: Wanted | None = None
+
+
+class PoolScaling:
+    """The load of every pool, and how many backends it should have.
+
+    Args:
+        pools: the pools of the settings with their bounds; None where nothing is recommended.
+        clock: seconds that only rise.
+    """
+
+    def __init__(self, pools: Mapping[str, ScaleSettings | None], clock: Clock) -> None:
+        self._pools = pools
+        self._clock = clock
+        self._histories = {pool: ScaleHistory(scale) for pool, scale in pools.items() if scale is not None}
+        self._last: dict[tuple[int, float], Sums] = {}
+        self._window: deque[tuple[float, Sums]] = deque()
+
+    def look(self, workers: Sequence[WorkerSnapshot]) -> list[PoolScale]:
+        """Every pool now. `workers` are snapshots with their numbers."""
+        now = self._clock()
+        self._window.append((now, self._change(workers)))
+        while self._window[0][0] <= now - WINDOW_S:
+            self._window.popleft()
+        recent = _sum(sums for _, sums in self._window)
+        fleet = fleet_seen(workers)
+        found = []
+        for pool, scale in self._pools.items():
+            load = self._load(pool, [backend for backend in fleet if backend.pool == pool], workers, recent)
+            history = self._histories.get(pool)
+            found.append(PoolScale(pool, load, scale, None if history is None else history.note(load, now)))
+        return found
+
+    def rows(self, workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, Rows]]:
+        """Samples by gauge; what is not known has no sample."""
+        found = self.look(workers)
+        columns: tuple[list[tuple[str, float | None]], ...] = (
+            [(one.pool, float(one.load.backends)) for one in found],
+            [(one.pool, one.load.queue_tokens / one.load.up if one.load.up else None) for one in found],
+            [(one.pool, one.load.predicted_s) for one in found],
+            [(one.pool, one.load.kv_pressure) for one in found],
+            [(one.pool, one.load.deficit) for one in found],
+            [(one.pool, None if one.wanted is None else float(one.wanted.wanted)) for one in found],
+        )
+        for name, column in zip(SCALING_GAUGES, columns, strict=True):
+            yield name, [((pool,), value) for pool, value in column if value is not None]
+
+    def _change(self, workers: Iterable[WorkerSnapshot]) -> Sums:
+        """What the workers counted since the last look; a worker that is new counts from its first look on."""
+        now = {(w.pid, w.started_at): _counts(w) for w in workers if w.metrics is not None}
+        change: Sums = {}
+        for key, sums in now.items():
+            if (before := self._last.get(key)) is not None:
+                for labels, cell in sums.items():
+                    old = before.get(labels, [0.0] * len(cell))
+                    into = change.setdefault(labels, [0.0] * len(cell))
+                    for at, value in enumerate(cell):
+                        into[at] += max(value - old[at], 0.0)
+        self._last = now
+        return change
+
+    def _load(self, pool: str, backends: Sequence[BackendState], workers: Sequence[WorkerSnapshot], recent: Sums) -> PoolLoad:
+        usable = [backend for backend in backends if backend.up]
+        told = [(backend, signals) for backend in usable if (signals := backend.signals) is not None and signals.running is not None]
+        tokens = [signals.waiting_uncached_tokens for _, signals in told if signals.waiting_uncached_tokens is not None]
+        kv = [signals.kv_usage for _, signals in told if signals.kv_usage is not None]
+        limits = [backend.limit.requests for backend in usable if backend.limit is not None]
+        rates = [backend.prefill_tokens_per_s for backend in usable if backend.prefill_tokens_per_s]
+        queues = [queue for worker in workers for queue in worker.queues if queue.pool == pool]
+        answered = _ttft(pool, recent)
+        p95_ms = quantiles(TTFT_BOUNDS_S, answered).p95
+        return PoolLoad(
+            backends=sum(backend.state != "draining" for backend in backends),
+            up=len(usable),
+            telling=len(told),
+            running=sum(backend.running_now or 0 for backend, _ in told),
+            waiting=sum(backend.waiting_now or 0 for backend, _ in told),
+            waiting_tokens=sum(tokens) if tokens else None,
+            queued=sum(sum(queue.waiting) for queue in queues),
+            tokens_per_s=sum(rates) / len(rates) * len(usable) if rates else 0.0,
+            kv_used=sum(kv),
+            kv_telling=len(kv),
+            slots=sum(limits) / len(limits) if limits else 0.0,
+            ttft_p95_s=None if p95_ms is None else p95_ms / 1000,
+            error_s=max((backend.residual_s for backend in usable), default=0.0),
+            deficit=_deficit(pool, recent),
+        )
+
+
+def _counts(worker: WorkerSnapshot) -> Sums:
+    families = worker.metrics.families if worker.metrics is not None else {}
+    return {
+        (family.name, *labels): list(cell)
+        for family in _TOLD
+        for labels, cell in families.get(family.name, ())
+        if len(cell) == family.width and len(labels) == len(family.labels)
+    }
+
+
+def _sum(parts: Iterable[Sums]) -> Sums:
+    total: Sums = {}
+    for part in parts:
+        for labels, cell in part.items():
+            into = total.setdefault(labels, [0.0] * len(cell))
+            for at, value in enumerate(cell):
+                into[at] += value
+    return total
+
+
+def _ttft(pool: str, recent: Sums) -> list[float]:
+    counts = [0.0] * (TTFT.width - 1)
+    for labels, cell in recent.items():
+        if labels[0] == TTFT.name and labels[2] == pool:
+            for at, value in enumerate(cell[:-1]):
+                counts[at] += value
+    return counts
+
+
+def _deficit(pool: str, recent: Sums) -> float | None:
+    """Promises are counted by model: those count for the pool whose models it has served."""
+    models = {labels[1] for labels, cell in recent.items() if labels[0] == TTFT.name and labels[2] == pool and sum(cell[:-1])}
+    met_missed: defaultdict[bool, float] = defaultdict(float)
+    for labels, cell in recent.items():
+        if labels[0] == GOODPUT_REQUESTS.name and labels[1] in models:
+            met_missed[False] += cell[0]
+            met_missed[True] += cell[1]
+    every = met_missed[False] + met_missed[True]
+    return met_missed[True] / every if every else None

@@ -1,0 +1,208 @@
+"""How many backends a pool needs for the load that it has now. Pure.
+
+A pool's load says how much waits and how full its engines are, before callers notice; processor time and requests per second do not. Of
+four needs the largest counts, each in backends:
+
+    requests = (running + waiting + queued) / slots             slots: requests that one engine is taken to bear
+    memory   = KV in use * (running + waiting + queued) / running / kv
+    time     = up * min(predicted / ttft_s, 2)                  where the predicted time to the first token is above `ttft_s`
+    promises = up + 1                                           where more than `DEFICIT` of the requests missed their promise
+
+with predicted = max(p95 that was measured, tokens that wait / prefill rate of all engines + error of predictions). The first two say
+how large the load is, whatever the number of backends is now, so `headroom` is added to them and they alone scale in; the last two say
+that the backends do not suffice. A pool that nothing is known of keeps its number.
+
+`PoolLoad` is what is known, `needed` the need, and `ScaleHistory` makes the number that is wanted of it: within `min` and `max`, and less
+than there are now only once nothing more was needed for `scale_in_after_s`.
+"""
+
+from collections import deque
+from math import ceil
+from typing import Final, Self
+
+import msgspec
+from pydantic import Field, model_validator
+
+from domain.strict import Strict
+
+DEFICIT: Final = 0.05
+"""Share of missed promises that is no reason to scale: promises are mostly made for 95 of 100 requests."""
+MOST_GROWTH: Final = 2.0
+"""A long wait at most doubles a pool at once: how long it is says that engines lack, not how many."""
+USUAL_TOKENS: Final = 500
+"""Uncached tokens that are assumed of a waiting request where no engine says how many wait."""
+
+
+class ScaleSettings(Strict):
+    """How many backends a pool should have; see docs/reference/scaling.md."""
+
+    min: int = Field(default=1, ge=1, le=100_000, description="Fewest backends that are recommended.")
+    max: int = Field(default=100, ge=1, le=100_000, description="Most backends that are recommended.")
+    headroom: float = Field(
+        default=0.2, ge=0, le=0.9, description="Share of the backends that the load of now leaves free, for what comes while others start."
+    )
+    kv: float = Field(default=0.8, gt=0, le=1, description="Share of an engine's KV cache that running requests may use.")
+    ttft_s: float = Field(default=2.0, gt=0, le=600, description="Predicted time to the first token above which a backend is added.")
+    scale_in_after_s: float = Field(
+        default=300.0, ge=0, le=86_400, description="Time during which fewer backends must have sufficed before fewer are recommended."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min:,} and max {self.max:,}; the first is the smaller one")
+        return self
+
+
+class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the load of one pool. Sums over the engines that tell it (`telling`, of `up` usable ones)."""
+
+    backends: int
+    """Backends that are listed and do not drain, those that start or are down counted."""
+    up: int = 0
+    telling: int = 0
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int | None = None
+    """Uncached prompt tokens of the waiting requests; None where no engine says it."""
+    queued: int = 0
+    """Requests that wait in the gateway."""
+    tokens_per_s: float = 0.0
+    """Prefill rate of all usable engines; 0 while unknown."""
+    kv_used: float = 0.0
+    """Sum of the shares of their KV caches that are in use."""
+    kv_telling: int = 0
+    slots: float = 0.0
+    """Requests that one engine is taken to bear; 0 while unknown."""
+    ttft_p95_s: float | None = None
+    """As measured within the last minute."""
+    error_s: float = 0.0
+    """The error of predicted times to the first token, at the 90th percentile."""
+    deficit: float | None = None
+    """Share of the requests of the last minute that missed their promise; None without promises."""
+
+    @property
+    def requests(self) -> float:
+        """Requests that run or wait, those in engines that tell nothing assumed to be as many as in the others."""
+        return (self.running + self.waiting) * self.up / max(self.telling, 1) + self.queued
+
+    @property
+    def queue_tokens(self) -> float:
+        """Uncached prompt tokens that wait, in engines and in the gateway."""
+        each = USUAL_TOKENS if self.waiting_tokens is None or not self.waiting else self.waiting_tokens / self.waiting
+        waiting = self.waiting_tokens if self.waiting_tokens is not None else self.waiting * USUAL_TOKENS
+        return waiting * self.up / max(self.telling, 1) + self.queued * each
+
+    @property
+    def predicted_s(self) -> float | None:
+        """The time to the first token that 95 of 100 requests will not exceed; None while nothing is known of it."""
+        waits = self.queue_tokens / self.tokens_per_s + self.error_s if self.tokens_per_s > 0 else None
+        known = [value for value in (waits, self.ttft_p95_s) if value is not None]
+        return max(known) if known else None
+
+    @property
+    def kv_pressure(self) -> float | None:
+        """The KV that running and waiting requests take, of that which there is; above 1 some wait for it."""
+        if not self.kv_telling:
+            return None
+        used = self.kv_used / self.kv_telling
+        running = self.running * self.up / max(self.telling, 1)
+        return used * max(self.requests, running) / running if running > 0 else used
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What a load needs."""
+
+    backends: float
+    """Backends, not rounded; headroom included."""
+    busy: float
+    """Share of the usable backends that the load fills, without headroom; above 1 it is too much."""
+    why: str
+    known: bool = True
+    """False where nothing is known of the load, so that the number should stay."""
+
+
+def needed(load: PoolLoad, scale: ScaleSettings) -> Need:
+    """The backends that the load needs, and why in words."""
+    if not load.backends:
+        waits = f"{load.queued} requests wait" if load.queued else "nothing waits"
+        return Need(float(scale.min), 0.0, f"the pool has no backend, and {waits}")
+    if not load.up or not load.telling:
+        return Need(float(load.backends), 0.0, f"none of {load.backends} backends tells its load: the number stays", known=False)
+    sizes: list[tuple[float, str]] = []
+    if load.slots > 0:
+        sizes.append((load.requests / load.slots, f"{load.requests:.0f} requests run or wait, and an engine bears {load.slots:.0f}"))
+    if (pressure := load.kv_pressure) is not None:
+        said = f"running and waiting requests take {pressure:.0%} of the KV cache, of which {scale.kv:.0%} may be used"
+        sizes.append((load.up * pressure / scale.kv, said))
+    size, why = max(sizes, default=(float(load.up), f"{load.up} engines tell neither their KV cache nor a limit"))
+    most = size / (1 - scale.headroom) if sizes else size
+    if (predicted := load.predicted_s) is not None and predicted > scale.ttft_s:
+        most, why = max(
+            (most, why),
+            (
+                load.up * min(predicted / scale.ttft_s, MOST_GROWTH),
+                f"the first token is predicted after {predicted:.2f} s at p95, {scale.ttft_s:g} s are meant: "
+                f"{load.queue_tokens / load.up:.0f} tokens wait for each engine",
+            ),
+        )
+    if (deficit := load.deficit) is not None and deficit > DEFICIT:
+        most, why = max((most, why), (load.up + 1.0, f"{deficit:.0%} of the last minute's requests missed their promise"))
+    return Need(most, size / load.up, why)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """How many backends a pool should have."""
+
+    wanted: int
+    need: Need
+    why: str
+    settles_s: float = 0.0
+    """Seconds until fewer are recommended, if no more are needed until then; 0 where the number is what the load needs."""
+
+
+class ScaleHistory:
+    """The needs of one pool over `scale_in_after_s`, and the recommendation that follows.
+
+    Args:
+        scale: the bounds.
+    """
+
+    def __init__(self, scale: ScaleSettings) -> None:
+        self.scale: Final = scale
+        self._needs: deque[tuple[float, int]] = deque()
+        """The most that was needed, falling: the first is the most of the whole time."""
+        self._since = 0.0
+        self._last: float | None = None
+
+    def note(self, load: PoolLoad, now: float) -> Wanted:
+        """Take the load at `now` (seconds that only rise) and recommend."""
+        scale = self.scale
+        need = needed(load, scale)
+        whole = ceil(need.backends - 1e-9)
+        raw = min(max(whole, scale.min), scale.max)
+        if self._last is None or now - self._last > max(scale.scale_in_after_s, 60.0):
+            self._needs.clear()
+            self._since = now  # nobody looked: what was needed meanwhile is not known
+        self._last = now
+        while self._needs and self._needs[-1][1] <= raw:
+            self._needs.pop()
+        self._needs.append((now, raw))
+        while self._needs[0][0] < now - scale.scale_in_after_s:
+            self._needs.popleft()
+        # as many as now until the whole time was watched, which a start of the gateway begins anew
+        young = now - self._since < scale.scale_in_after_s
+        kept = max(raw, min(load.backends, scale.max)) if young or not need.known else raw
+        at, most = self._needs[0]
+        wanted = max(most, kept)
+        until = self._since if wanted > most else at
+        settles_s = max(until + scale.scale_in_after_s - now, 0.0) if wanted > raw and need.known else 0.0
+        return Wanted(wanted, need, _said(need.why, wanted, whole, raw, settles_s), settles_s)
+
+
+def _said(why: str, wanted: int, whole: int, raw: int, settles_s: float) -> str:
+    if wanted > raw:
+        return f"{why}; {raw} would do, and fewer are recommended in {settles_s:.0f} s" if settles_s else why
+    if whole != raw:
+        return f"{why}; {whole} would be needed, the pool's bounds allow {raw}"
+    return why

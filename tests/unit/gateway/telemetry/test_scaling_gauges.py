@@ -1,0 +1,82 @@
+"""The signals for autoscalers, out of the workers' snapshots."""
+
+import pytest
+
+from backends.signals import Signals
+from gateway.placement.backend_state import BackendState, LimitView
+from gateway.process.snapshots import WorkerSnapshot
+from gateway.queue.waiter import QueueState
+from gateway.telemetry.families import GOODPUT_REQUESTS, TTFT, TTFT_BOUNDS_S
+from gateway.telemetry.scaling_gauges import SCALING_GAUGES, WINDOW_S, PoolScaling
+from gateway.telemetry.snapshot import MetricsSnapshot
+from routing.scaling import ScaleSettings
+
+
+def engine(name: str, **signals: object) -> BackendState:
+    read = Signals(read_at=0.0, **signals) if signals else None  # type: ignore[arg-type]  # fields of one struct
+    running, waiting = (None, None) if read is None else (read.running, read.waiting)
+    return BackendState(
+        *("chat", name, True, "", 0, read, 0.1), state="up", running_now=running, waiting_now=waiting, prefill_tokens_per_s=10_000.0
+    )
+
+
+def worker(fast: float = 0, slow: float = 0, met: float = 0, missed: float = 0, *fleet: BackendState) -> WorkerSnapshot:
+    counts = [0.0] * TTFT.width
+    counts[TTFT_BOUNDS_S.index(0.25)], counts[TTFT_BOUNDS_S.index(4.0)] = fast, slow
+    families = {
+        TTFT.name: [(("m", "chat"), counts)],
+        GOODPUT_REQUESTS.name: [(("m", "acme"), [met, missed]), (("other", "acme"), [0.0, 99.0 + missed])],
+    }
+    return WorkerSnapshot(
+        index=0,
+        pid=1,
+        state="ready",
+        started_at=1.0,
+        fleet=fleet,
+        metrics=MetricsSnapshot(families),
+        queues=(QueueState("chat", (1, 2, 0, 0), 0.0),),
+    )
+
+
+BUSY = (
+    engine("e0", running=6, waiting=4, waiting_uncached_tokens=8_000, kv_usage=0.5),
+    engine("e1", running=4, waiting=0, waiting_uncached_tokens=0, kv_usage=0.7),
+)
+
+
+def test_each_signal_is_the_pools() -> None:
+    now = [100.0]
+    scaling = PoolScaling({"chat": ScaleSettings(), "empty": None}, lambda: now[0])
+    first = dict(scaling.rows([worker(5, 5, 5, 5, *BUSY)]))
+    assert set(first) == set(SCALING_GAUGES)
+    # three requests of the queue are taken to be as long as those in the engines
+    assert first["tidegate_pool_queue_tokens_per_backend"] == [(("chat",), (8_000 + 3 * 2_000) / 2)]
+    assert first["tidegate_pool_predicted_ttft_p95_seconds"] == [(("chat",), pytest.approx(14_000 / 20_000))]
+    assert first["tidegate_pool_kv_pressure_ratio"] == [(("chat",), pytest.approx(0.6 * (14 + 3) / 10))]
+    assert first["tidegate_pool_goodput_deficit_ratio"] == []
+    assert first["tidegate_pool_backends"] == [(("chat",), 2.0), (("empty",), 0.0)]
+    assert first["tidegate_pool_wanted_backends"] == [(("chat",), 4.0)]
+    now[0] = 115.0
+    second = dict(scaling.rows([worker(5, 105, 80, 30, *BUSY)]))
+    assert second["tidegate_pool_goodput_deficit_ratio"] == [(("chat",), 25 / 100)]
+    assert second["tidegate_pool_predicted_ttft_p95_seconds"] == [(("chat",), pytest.approx(3.9))]
+    # what was counted longer ago than the window is no signal any more
+    now[0] += WINDOW_S
+    third = dict(scaling.rows([worker(5, 105, 80, 30, *BUSY)]))
+    assert third["tidegate_pool_goodput_deficit_ratio"] == []
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    scaling = PoolScaling({"chat": ScaleSettings(min=1, max=9)}, lambda: 5.0)
+    rows = dict(scaling.rows([worker(0, 0, 0, 0, BackendState("chat", "e0", False, "refused", state="down"))]))
+    for name in ("queue_tokens_per_backend", "predicted_ttft_p95_seconds", "kv_pressure_ratio", "goodput_deficit_ratio"):
+        assert rows[f"tidegate_pool_{name}"] == []
+    assert rows["tidegate_pool_wanted_backends"] == rows["tidegate_pool_backends"] == [(("chat",), 1.0)]
+
+
+def test_limits_bound_what_an_engine_bears_and_draining_engines_do_not_count() -> None:
+    read = Signals(read_at=0.0, running=30)
+    bears = BackendState("chat", "e0", True, "", 0, read, state="up", running_now=30, limit=LimitView(10.0, None, 5.0))
+    leaves = BackendState("chat", "e1", False, "draining", state="draining")
+    (chat,) = PoolScaling({"chat": ScaleSettings(headroom=0.0)}, lambda: 5.0).look([worker(0, 0, 0, 0, bears, leaves)])
+    assert chat.load.backends == 1 and chat.wanted is not None and chat.wanted.wanted == 4
