@@ -168,7 +168,7 @@ def _ttft(pool: str, recent: Sums) -> list[float]:
 
 def _deficit(pool: str, recent: Sums) -> float | None:
     """Promises are counted by model: those count for the pool whose models it has served."""
-    models = {labels[1] for labels, cell in recent.items() if labels[0] == TTFT.name and labels[2] == pool and sum(cell[:-1])}
+    models = {labels[1] for labels, cell in recent.items() if labels[0] == TTFT.name and labels[2] == pool and any(cell[:-1])}
     met_missed: defaultdict[bool, float] = defaultdict(float)
     for labels, cell in recent.items():
         if labels[0] == GOODPUT_REQUESTS.name and labels[1] in models:
