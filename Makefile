@@ -100,6 +100,13 @@ demo: $(if $(filter smollm2 sim vllm,$(DEMO)),,demo-engine-unknown) $(VENV)/.run
 
 install: $(VENV)/.run ## the gateway and the command `tidegate` in .venv, without the packages of tests
 
+# files of the packages and of the image get the time of the commit, so that the same commit makes the same bytes
+dist image: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+
+dist: $(VENV)/.run ## the wheel and the source package in dist/, the same bytes for the same commit
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
 observe-tools: ## Prometheus, promtool and Alertmanager for the tests of dashboards and alerts; on Debian and as root it installs what is missing
 	@for tool in prometheus promtool prometheus-alertmanager; do command -v $$tool > /dev/null && continue; \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
@@ -266,7 +273,8 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-vllm-left-out.txt requirements-vllm.in -o requirements-vllm.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-tools-left-out.txt requirements-tools.in -o requirements-tools.lock
-	for of in clients clients-openai2; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra guards --extra otel --extra semantic --extra tokens pyproject.toml -o requirements-image.lock
+	for of in clients clients-openai2 image-tools; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
