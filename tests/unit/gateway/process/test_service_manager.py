@@ -1,5 +1,7 @@
 """What a service manager is told: the datagrams, when each is due, and nothing where no manager asks."""
 
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.process.service_manager import ServiceManager
+from tests.supervised import Start, until
 
 
 @pytest.fixture
@@ -81,3 +84,29 @@ def test_an_abstract_socket() -> None:
 def test_a_manager_that_is_gone_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}, 7).ready(1, 1.0)
     assert "the service manager cannot be told READY=1" in caplog.text
+
+
+def test_a_supervisor_tells_its_start_its_restarts_and_its_end(
+    manager: socket.socket, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(manager, WATCHDOG_USEC="200000").items():
+        monkeypatch.setenv(name, value)
+    running = start(grace_s=5.0)
+    heard: list[str] = []
+
+    def states(after: int) -> list[str]:
+        heard.extend(message[0] for message in told(manager))
+        return [state for state in heard if state != "WATCHDOG=1"][after:]
+
+    until(lambda: states(0) or None, "the start is told")
+    assert states(0) == ["READY=1"]
+    assert (running.home / "run" / "ready.json").exists(), "ready is told when everything serves"
+    pid = running.process.pid
+    for number, done in ((signal.SIGHUP, 1), (signal.SIGUSR2, 3)):
+        os.kill(pid, number)
+        until(lambda after=done: True if len(states(after)) == 2 else None, f"{number.name} is told")  # type: ignore[misc]
+        assert states(done) == ["RELOADING=1", "READY=1"]
+    heard.clear()
+    until(lambda: True if states(0) == [] and len(heard) >= 3 else None, "three signs of life without any other event")
+    assert running.stop() == 0
+    assert states(0) == ["STOPPING=1"]
