@@ -7,6 +7,7 @@ CLIENTS := .venv-clients
 CLIENTS2 := .venv-clients-openai2
 AGENTS := .venv-agents
 TOOLS := .venv-tools
+IMAGE := .venv-image
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -104,8 +105,20 @@ install: $(VENV)/.run ## the gateway and the command `tidegate` in .venv, withou
 dist image: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 
 dist: $(VENV)/.run ## the wheel and the source package in dist/, the same bytes for the same commit
-	rm -rf dist
+	rm -rf dist/*.whl dist/*.tar.gz
 	$(BIN)/python -m hatchling build -d dist
+
+$(IMAGE)/.made: requirements-image-tools.lock
+	$(PYTHON) -m venv --clear $(IMAGE)
+	$(IMAGE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-image-tools.lock
+	@touch $@
+
+image: dist $(IMAGE)/.made ## the container image as an OCI layout in dist/image, and its list of parts; needs root and Debian, no daemon and no registry
+	bash charts/image/build.sh dist/image
+
+test-image: image $(VENV)/.dev ## builds the image once more, compares both, and asks the gateway in it a question: read-only, not as root
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) bash charts/image/build.sh .cache/image/second
+	TIDEGATE_IMAGE=$$PWD/dist/image $(BIN)/python -m pytest tests/image/test_image.py
 
 observe-tools: ## Prometheus, promtool and Alertmanager for the tests of dashboards and alerts; on Debian and as root it installs what is missing
 	@for tool in prometheus promtool prometheus-alertmanager; do command -v $$tool > /dev/null && continue; \
@@ -278,4 +291,4 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(TOOLS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(TOOLS) $(IMAGE) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
