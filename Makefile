@@ -287,8 +287,9 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-tools-left-out.txt requirements-tools.in -o requirements-tools.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra guards --extra otel --extra semantic --extra tokens pyproject.toml -o requirements-image.lock
-	for of in clients clients-openai2 image-tools; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
+	for of in clients clients-openai2; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
+	$(BIN)/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-image-tools.in -o requirements-image-tools.lock
 
 clean: ## remove what was built
 	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(TOOLS) $(IMAGE) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
