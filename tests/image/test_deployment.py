@@ -29,7 +29,9 @@ TOOLS = ROOT / ".venv-image"
 COMPOSE: dict[str, Any] = yaml.safe_load((CHARTS / "compose" / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 UNIT = (CHARTS / "systemd" / "tidegate.service").read_text()
-SECRETS = {name: "a-secret-of-this-test-alone-000" for name in ("DB_PASSWORD", "VALKEY_PASSWORD", "TIDEGATE_PEPPER", "TIDEGATE_ADMIN_TOKEN")}
+SECRETS = {
+    name: "a-secret-of-this-test-alone-000" for name in ("DB_PASSWORD", "VALKEY_PASSWORD", "TIDEGATE_PEPPER", "TIDEGATE_ADMIN_TOKEN")
+}
 ENDS_WITHIN_S = DrainSettings().accept_s + DrainSettings().grace_s + AFTER_GRACE_S + ADMIN_END_S
 
 

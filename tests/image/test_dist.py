@@ -129,7 +129,9 @@ def test_an_environment_with_the_wheel_alone_serves(installed: Path, tmp_path: P
         data, admin = (f"http://127.0.0.1:{ports[name]}" for name in ("data_port", "admin_port"))
         question = {"model": "chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
         with httpx.Client(headers={"authorization": f"Bearer {key}"}, timeout=60) as client:
-            reply = until(lambda: r if (r := client.post(f"{data}/v1/chat/completions", json=question)).status_code == 200 else None, "an answer")
+            reply = until(
+                lambda: r if (r := client.post(f"{data}/v1/chat/completions", json=question)).status_code == 200 else None, "an answer"
+            )
             assert reply.json()["choices"][0]["message"]["content"]
             assert client.get(f"{admin}/console/").status_code == 200
         serving.send_signal(signal.SIGTERM)

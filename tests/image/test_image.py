@@ -81,10 +81,9 @@ class Container:
         """The command line that runs the image's entry point with these arguments in place of its own."""
         made = config(IMAGE)["config"]
         entry = ["chroot", "--groups=", f"--userspec={made['User']}", str(self.root), *made["Entrypoint"], *(arguments or made["Cmd"])]
-        variables = [*made["Env"], f"TIDEGATE_ADMIN_TOKEN={TOKEN}"]
         # the shell looks the program up before the variables become those of the image
         enter = ENTER + 'chroot=$(command -v chroot)\nshift 4\nexec setpriv --no-new-privs env -i $VARIABLES "$chroot" "$@"'
-        isolated = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "env", f"VARIABLES={' '.join(variables)}", "sh", "-c", enter]
+        isolated = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "env", f"VARIABLES={' '.join(made['Env'])}", "sh", "-c", enter]
         return [*isolated, "image", str(self.root), str(self.etc), str(self.state), *entry]
 
     def ran(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -135,6 +134,7 @@ def container(root: Path, tmp_path: Path) -> Container:
     engine, data, admin = free_ports(3)
     etc, state = tmp_path / "etc", tmp_path / "state"
     shutil.copytree(ROOT / "charts" / "systemd", etc)
+    (etc / "admin-token").write_text(TOKEN)
     state.mkdir()
     os.chown(state, 65532, 65532)
     settings = (etc / "tidegate.yaml").read_text()
@@ -199,11 +199,11 @@ def test_the_gateway_answers_from_a_read_only_root_without_privileges(container:
     assert checked.returncode == 0, checked.stderr
     made = container.ran("tenant", "create", "acme", "--config", "/etc/tidegate/tidegate.yaml", "--offline")
     assert made.returncode == 0, made.stderr
-    key = container.ran("key", "create", "--tenant", "acme", "--config", "/etc/tidegate/tidegate.yaml", "--offline")
-    assert key.returncode == 0, key.stderr
     with container.running("simengine", "--", "--port", str(container.engine), "--model", "my-model"), container.running() as gateway:
         answered(f"http://127.0.0.1:{container.engine}/health")
         answered(f"http://127.0.0.1:{container.admin}/readyz")
+        key = container.ran("key", "create", "--tenant", "acme", "--config", "/etc/tidegate/tidegate.yaml")
+        assert key.returncode == 0, key.stderr
         status = gateway.status()
         assert status["Uid"].split() == ["65532"] * 4
         assert (status["CapEff"].strip("0"), status["NoNewPrivs"]) == ("", "1")

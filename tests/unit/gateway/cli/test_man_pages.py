@@ -41,7 +41,9 @@ def test_text_is_never_taken_for_a_macro() -> None:
 def test_a_checker_of_manual_pages_finds_nothing(tmp_path: Path) -> None:
     for name, text in PAGES.items():
         (tmp_path / name).write_text(text)
-    done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", *sorted(PAGES)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mandoc", "-T", "lint", "-W", "warning", *sorted(PAGES)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     # a date would make other bytes of the same commands
     assert [line for line in done.stdout.splitlines() if "missing date" not in line] == []
 

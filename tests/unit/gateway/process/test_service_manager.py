@@ -58,7 +58,9 @@ def test_signs_of_life_come_twice_in_each_time_out(manager: socket.socket) -> No
     assert service.sign_at == 60.0
 
 
-@pytest.mark.parametrize("more", [{}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}]
+)
 def test_no_sign_of_life_where_none_is_asked_of_this_process(manager: socket.socket, more: dict[str, str]) -> None:
     service = ServiceManager(environment(manager, **more), 7)
     service.alive(1.0)
