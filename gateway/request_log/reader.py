@@ -18,6 +18,25 @@ MOST_SCANNED: Final = 2000
 """Requests that `sampled` looks through for those with texts."""
 
 
+class PromptedMessage(msgspec.Struct, frozen=True):
+    """A message of a request's own, redacted."""
+
+    role: str
+    content: str
+
+
+class PromptedRequest(msgspec.Struct, frozen=True):
+    """What a request with a prompt of the registry said itself, redacted, so that another version of the prompt can be asked the same."""
+
+    id: str
+    """Of the prompt."""
+    version: int
+    """That the request had."""
+    variables: dict[str, object]
+    messages: tuple[PromptedMessage, ...]
+    """Those behind the prompt's."""
+
+
 class RequestContent(msgspec.Struct, frozen=True):
     """The redacted texts of one request."""
 
@@ -28,6 +47,8 @@ class RequestContent(msgspec.Struct, frozen=True):
     answer_cut: bool = False
     redacted: tuple[str, ...] = ()
     """Kinds of what was redacted."""
+    prompted: PromptedRequest | None = None
+    """None without a prompt of the registry, and where what the request said itself cannot be kept whole."""
 
 
 def sealed_content(sealer: ResponseSealer, request: LoggedRequest, content: RequestContent) -> SealedContent:
@@ -62,10 +83,12 @@ class RequestLog:
 
     async def page(self, wanted: RequestFilter, order: Order, after: Cursor | None, limit: int) -> list[LoggedRequest]:
         """Requests behind the cursor, at most so many. Raises RequestLogAway."""
+        await self.collector.fresh()
         return await self.collector.store.page(wanted, order, after, limit)
 
     async def get(self, request_id: str, tenant: str | None) -> LoggedRequest | None:
         """One request, of this tenant unless it is None. Raises RequestLogAway."""
+        await self.collector.fresh()
         found = await self.collector.store.get(request_id)
         return None if found is None or (tenant is not None and found.tenant != tenant) else found
 

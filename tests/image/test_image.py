@@ -20,6 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.supervised import until
+
 ROOT = Path(__file__).parents[2]
 IMAGE = Path(os.environ.get("TIDEGATE_IMAGE", "/nonexistent"))
 SECOND = ROOT / ".cache" / "image" / "second"
@@ -208,14 +210,20 @@ def test_the_gateway_answers_from_a_read_only_root_without_privileges(container:
         assert status["Uid"].split() == ["65532"] * 4
         assert (status["CapEff"].strip("0"), status["NoNewPrivs"]) == ("", "1")
         assert status["NSpid"].split()[-1] == "1", "it is the first process of its namespace, as in a container"
-        asked = httpx.post(
-            f"http://127.0.0.1:{container.data}/v1/chat/completions",
-            headers={"authorization": f"Bearer {key.stdout.strip()}"},
-            json={"model": "chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8},
-            timeout=WITHIN_S,
-        )
+        asked = until(lambda: question(container.data, key.stdout.strip()), "the workers know the new key")
         assert asked.status_code == 200, asked.text
         assert asked.json()["choices"][0]["message"]["content"]
         os.kill(gateway.pid, signal.SIGTERM)
         assert gateway.outer.wait(WITHIN_S) == 0
     assert (container.state / "tidegate.db").stat().st_uid == 65532
+
+
+def question(port: int, key: str) -> httpx.Response | None:
+    """The reply to a question; None while the key is not known."""
+    reply = httpx.post(
+        f"http://127.0.0.1:{port}/v1/chat/completions",
+        headers={"authorization": f"Bearer {key}"},
+        json={"model": "chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8},
+        timeout=WITHIN_S,
+    )
+    return None if reply.status_code == 401 else reply

@@ -186,6 +186,17 @@ def test_percentages_of_alerts_are_above_nothing_and_may_be_above_a_whole_budget
     assert said(0.5) == ["2:27: alerts.at_percent[1]: must be a whole number, not 0.5; write a whole number without quotes or unit"]
 
 
+def test_traces_need_the_messages_of_opentelemetry_and_another_package_of_it_does_not_do(tmp_path, monkeypatch):
+    traces = "traces: {exporters: {main: {endpoint: 'http://collector:4318/v1/traces'}}}\n"
+    assert found(traces, tmp_path) == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "opentelemetry" else None)
+    [problem] = found(traces, tmp_path)
+    assert "traces: needs opentelemetry-proto, which is not installed" in problem
+    assert "pip install 'tidegate[otel]'" in problem
+    [problem] = found("request_log: {otlp: {endpoint: 'http://collector:4318/v1/logs'}}\n", tmp_path)
+    assert "request_log.otlp: needs opentelemetry-proto" in problem
+
+
 def test_languages_are_counted_only_where_the_package_for_it_is_installed(tmp_path, monkeypatch):
     assert found("metrics: {language_share: 0.01}\n", tmp_path) == []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.process.service_manager import ServiceManager
+from gateway.process.sd_notify import ServiceManager
 from tests.supervised import Start, until
 
 
