@@ -59,4 +59,4 @@ rm -rf "$work/storage" "$work/run"
 
 "$tools/syft" scan "oci-dir:$out" --quiet --output "spdx-json=$out.spdx.json"
 skopeo inspect "oci:$out:tidegate" > "$out.json"
-echo "$out: $(du -sm "$out" | cut -f1) MB, $(grep -c '"SPDXID": *"SPDXRef-Package' "$out.spdx.json") parts in $(basename "$out").spdx.json"
+echo "$out: $(du -sm "$out" | cut -f1) MB, $(grep -o "\"SPDXID\": *\"SPDXRef-Package" "$out.spdx.json" | wc -l) parts in $(basename "$out").spdx.json"
