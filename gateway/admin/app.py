@@ -25,6 +25,7 @@ from gateway.admin.problem import error_reply
 from gateway.admin.server import AdminServer
 from gateway.alerts.watch import AlertCounts
 from gateway.console.files import console_router
+from gateway.console.provider_routes import ProviderAccess
 from gateway.console.session import ConsoleSessions, SessionSeal
 from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState, Bookkeeper
@@ -70,6 +71,8 @@ class ApiRun(Protocol):
     """The counts of files and batches, for metrics; None where files are switched off."""
     headroom: HeadroomWatch
     """What tenants have left of their limits, for metrics."""
+    provider: ProviderAccess | None
+    """Signs people in to the console at an identity provider; None where none is configured."""
     agreement: AgreementWatch | None
     """The judge's agreement, for metrics; None where it is not measured."""
 
@@ -112,6 +115,7 @@ def create_admin_app(
     alerts: Callable[[], AlertCounts | None] = lambda: None,
     files: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
     headroom: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
+    provider: ProviderAccess | None = None,
     agreement: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
 ) -> FastAPI:
     """The admin port as an ASGI app.
@@ -129,6 +133,7 @@ def create_admin_app(
         alerts: what became of budget alerts, for metrics.
         files: samples of the gauges of stored files and batches.
         headroom: samples of the gauges of what tenants have left of their limits.
+        provider: signs people in to the console at an identity provider; None where none is configured.
         agreement: samples of the gauges of the judge's agreement.
     """
     # No docs pages: they load scripts from elsewhere. These routes are in docs/reference/operations.md, the API describes itself.
@@ -202,7 +207,7 @@ def create_admin_app(
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
     if api is not None:
         seal = SessionSeal(api.pepper.secret, api.entropy, api.wall)
-        app.include_router(console_router(api.authenticator, seal))
+        app.include_router(console_router(api.authenticator, seal, provider))
         app.add_middleware(ConsoleSessions, seal=seal)
         app.mount(PREFIX, create_admin_api(api, version))
     return app
@@ -276,6 +281,7 @@ async def _serve(
         alerts=lambda: running.alerts() if running is not None else None,
         files=lambda: running.files.rows() if running is not None and running.files is not None else (),
         headroom=lambda: running.headroom.rows() if running is not None else (),
+        provider=running.provider if running is not None else None,
         agreement=lambda: running.agreement.rows() if running is not None and running.agreement is not None else (),
     )
     server = AdminServer(app, slot.ready)

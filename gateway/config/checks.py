@@ -20,6 +20,7 @@ from backends.load_reports import MAX_RANKS
 from domain.ask import Endpoint
 from domain.membership import LoadPush
 from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
+from gateway.config.trust import CertificateError, TlsFiles, engine_context
 from policies.load import suggestion
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
@@ -79,6 +80,9 @@ def _counterparts(written: "RawSettings", pool: int, roles: set[str], *, pairs_w
         message = "requests with an adapter are served whole, and no backend of this pool does that"
         yield located.problem(("pools", pool, "loras"), message, "add a backend with role: both, or remove the adapters")
 
+
+ENGINE_TLS: Final = ("ca", "certificate", "private_key")
+"""The keys of `pools[].tls`, in the order of `TlsFiles`."""
 
 _PASSWORD: Final = re.compile(r"^[^:/]+://[^/@]*?:([^@/]*)@|[?&]password=([^&]*)")
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
@@ -146,7 +150,8 @@ def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
         disaggregation_problems,
     )
     problems = [problem for check in checks for problem in check(written)]
-    return problems + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
+    looks = (_policies, _tls, _engine_tls, _database, _issuers, _console_sign_in)
+    return problems + [problem for look in looks for problem in look(written, folder)]
 
 
 def _listeners(written: RawSettings) -> Iterator[Problem]:
@@ -416,12 +421,51 @@ def _tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
     yield from problems
 
 
+def _engine_tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    """Files of TLS towards engines that cannot be used, and pools that have some for engines without TLS."""
+    for i in range(written.count("pools")):
+        at: Path_ = ("pools", i, "tls")
+        if not isinstance(written.value(*at), Mapping):
+            continue
+        for j in range(written.count("pools", i, "backends")):
+            if written.text("pools", i, "backends", j, "url").startswith("http:"):
+                message = "the pool has tls, and this engine is asked without TLS"
+                yield written.located.problem(("pools", i, "backends", j, "url"), message, "write https://, or remove the pool's tls")
+        ca, certificate, private_key = (folder / name if (name := written.text(*at, key)) else None for key in ENGINE_TLS)
+        try:
+            engine_context(TlsFiles(ca, certificate, private_key))
+        except CertificateError as error:
+            message, _, hint = str(error).partition("; ")
+            yield written.located.problem((*at, error.key), message, hint)
+
+
 def _issuers(written: RawSettings, folder: Path) -> Iterator[Problem]:
     for i in range(written.count("auth", "jwt")):
         at: Path_ = ("auth", "jwt", i, "jwks", "file")
         file = written.text(*at)
         if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
             yield written.located.problem(at, f"{file!r} is no file that can be read", "name the issuer's JWKS document")
+
+
+def _console_sign_in(written: RawSettings, _folder: Path) -> Iterator[Problem]:
+    at: Path_ = ("auth", "console")
+    issuer, client = written.text(*at, "issuer"), written.text(*at, "client_id")
+    if not issuer:
+        return
+    entries = [i for i in range(written.count("auth", "jwt")) if written.text("auth", "jwt", i, "issuer") == issuer]
+    if not entries:
+        message = "no entry of auth.jwt has this issuer, so its tokens are refused"
+        yield written.located.problem((*at, "issuer"), message, "write the issuer into auth.jwt, spelled the same")
+        return
+    rules: Path_ = ("auth", "jwt", entries[0])
+    if written.value(*rules, "roles") is None:
+        message = "tokens of this issuer give no role, so nobody could sign in with them"
+        yield written.located.problem((*at, "issuer"), message, f"write roles: {{claim: …, map: …}} into auth.jwt[{entries[0]}]")
+    audiences = written.value(*rules, "audiences")
+    if (written.text(*at, "token") or "id_token") == "id_token" and isinstance(audiences, list) and client and client not in audiences:
+        message = "ID tokens are for this client id, which is not among the issuer's audiences"
+        hint = f"add it to auth.jwt[{entries[0]}].audiences, or write token: access_token"
+        yield written.located.problem((*at, "client_id"), message, hint)
 
 
 def _database(written: RawSettings, folder: Path) -> Iterator[Problem]:

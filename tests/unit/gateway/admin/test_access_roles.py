@@ -64,7 +64,7 @@ class World:
         log.streams = MOST_STREAMS  # a stream that is let in would not end
         lines = [{"at": "2026-09-21T14:13:20Z", "request_id": f"of-{tenant}", "tenant": tenant} for tenant in TENANTS]
         bare = {"outcome": "ok", "status": 200, "duration_us": 1, "overhead_us": 1}
-        await log.collector.store.add([logged_request(RingLine(json.dumps(line | bare).encode()), 1) for line in lines], [])
+        await log.collector.store.add([logged_request(RingLine(json.dumps(line | bare).encode()), 10_000) for line in lines], [])
 
     async def make(self, path: str, value: Any) -> Any:
         reply = await self.admin.client.post(API + path, json=value, headers=OWNER)
@@ -89,11 +89,13 @@ class World:
                 "rollout": "paused",
                 "version": 1,
                 "key": kept_answer(tenant).key.hex(),
+                "board": "tidegate-overview",
+                "panel": "requests",
             }
         )
         if path.startswith("/cache/entries"):
             path += f"?tenant={tenant}"
-        if path == "/guards/events":
+        if path in ("/guards/events", "/guards/shadow"):
             path += f"?tenant={tenant}"
         if path in OF_A_NAME:
             path += f"?name={tenant}"
@@ -150,6 +152,8 @@ ALLOWED = {
     ("POST", "/simulations"): 400,
     ("POST", "/simulations/cancel"): 409,
     ("GET", "/live"): 503,  # this port belongs to no gateway
+    ("GET", "/dashboards/{board}/choices"): 503,  # no Prometheus is named
+    ("GET", "/dashboards/{board}/panels/{panel}"): 503,
     ("GET", "/policies"): 409,
     ("POST", "/policies"): 409,
     ("POST", "/policies/rollback"): 409,

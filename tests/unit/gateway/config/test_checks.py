@@ -107,6 +107,20 @@ def test_keys_of_an_issuer_must_be_there(tmp_path):
     assert found(text, tmp_path) == []
 
 
+def test_the_console_signs_in_at_an_issuer_whose_tokens_count(tmp_path):
+    def auth(console, audiences="[tidegate, console]", roles="{claim: [groups], map: {a: owner}}"):
+        return f"auth: {{jwt: [{{issuer: a, audiences: {audiences}, roles: {roles}}}], console: {{client_id: console, {console}}}}}\n"
+
+    assert found(auth("issuer: a"), tmp_path) == []
+    [problem] = found(auth("issuer: b"), tmp_path)
+    assert "auth.console.issuer: no entry of auth.jwt has this issuer, so its tokens are refused" in problem
+    [problem] = found(auth("issuer: a", roles="null"), tmp_path)
+    assert "auth.console.issuer: tokens of this issuer give no role" in problem
+    [problem] = found(auth("issuer: a", audiences="[tidegate]"), tmp_path)
+    assert "auth.console.client_id: ID tokens are for this client id, which is not among the issuer's audiences" in problem
+    assert found(auth("issuer: a, token: access_token", audiences="[tidegate]"), tmp_path) == []
+
+
 def test_load_is_pushed_by_dialects_that_do_and_at_ports_of_one_engine(tmp_path):
     def pool(dialect, *pushes):
         rows = "".join(f"  - {{id: {dialect}{at}, load_push: {{{fields}}}}}\n" for at, fields in enumerate(pushes))
