@@ -1,5 +1,6 @@
 """The registry of models: which weights a revision of a model is, how they are served, and what was measured of them. Values only."""
 
+from collections.abc import Collection
 from typing import Final, Protocol
 
 import msgspec
@@ -56,6 +57,24 @@ class ModelRevision(msgspec.Struct, frozen=True, kw_only=True):
 def proof_of(digest: str) -> str:
     """What an engine's served name ends with when it proves this digest, as `@sha256-0123456789ab`."""
     return f"@sha256-{digest.removeprefix(DIGEST_PREFIX)[:PROOF_DIGITS]}"
+
+
+class Pinned(msgspec.Struct, frozen=True):
+    """The revision that the engines of a pool must prove to serve."""
+
+    reference: str
+    digest: str
+    admit: bool = False
+    """Whether an engine that proves nothing is used."""
+
+    def unproven(self, names: Collection[str]) -> str:
+        """Why an engine with these served names does not prove the revision; empty when it does."""
+        proof = proof_of(self.digest)
+        if any(name.endswith(proof) for name in names):
+            return ""
+        other = next((name for name in names if "@sha256-" in name), "")
+        serves = f"it serves {ascii(other)[1:-1][:120]}" if other else "none of its names carries a digest"
+        return f"does not prove revision {self.reference}: {serves}, and a name that ends with {proof} is wanted"
 
 
 class RevisionTaken(ValueError):

@@ -84,6 +84,14 @@ def read_model(path: Path, *, full: bool = False) -> ModelFiles:
     return ModelFiles(f"{DIGEST_PREFIX}{listing.hexdigest()}", total, *facts)
 
 
+def unlike(path: Path, digest: str) -> str:
+    """How the model at a path differs from a digest, plain or full, in a sentence; empty when it does not. Raises NotAModel."""
+    found = read_model(path).digest
+    if digest in (found, read_model(path, full=True).digest if found != digest else found):
+        return ""
+    return f"{path} has the digest {found} and not {digest}: these are other weights, or another configuration or tokenizer"
+
+
 def _counted(folder: Path) -> Iterator[str]:
     for count, name in enumerate(os.listdir(folder)):
         if count >= MAX_FILES:

@@ -327,7 +327,8 @@ def _of_settings(config: Path, needs: EngineNeeds) -> list[Subject]:
             key = None if pool.api_key is None else read_reference(pool.api_key, settings.base_dir, os.environ)
         except SecretError as error:
             fail(f"pool {pool.name}: {error}")
-        pool_needs = msgspec.structs.replace(needs, served_name=pool.model, lora_held=pool.max_loras if pool.loras else None)
+        held = pool.max_loras if pool.loras else None
+        pool_needs = msgspec.structs.replace(needs, served_name=pool.model, pinned=pool.pin, lora_held=held)
         for backend in pool.backends:
             binds = backend.kv_events is not None and backend.kv_events.bind
             needed = msgspec.structs.replace(pool_needs, gateway_binds=binds)

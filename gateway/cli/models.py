@@ -9,7 +9,7 @@ import typer
 from backends.launch.catalogue import load
 from backends.launch.resolve import LaunchError
 from backends.launch.weights import weights_place
-from backends.launch.weights_digest import ModelFiles, NotAModel, read_model
+from backends.launch.weights_digest import ModelFiles, NotAModel, read_model, unlike
 from gateway.cli.admin_client import API, AdminClient, Yes, sure
 from gateway.cli.connection import StoreOptions
 from gateway.cli.groups import CommandGroup
@@ -41,8 +41,8 @@ def digest(
         output.show([row], tuple(row), {**row, "bytes": files.bytes})
     else:
         typer.echo(files.digest)
-    if expect is not None and expect != files.digest:
-        fail(f"{path} has the digest {files.digest} and not {expect}: these are other weights, or another configuration or tokenizer")
+    if expect is not None and expect != files.digest and (differs := unlike(path, expect)):
+        fail(differs)
 
 
 @model_app.command("register")
@@ -80,13 +80,13 @@ def register(
     if here is None and pinned is None:
         fail(f"{weights} is not on this machine: name a copy with --files, or say the digest of one with --digest", code=2)
     said = files_at(here, full=full) if here is not None else ModelFiles(pinned or "", 0)
-    if pinned is not None and pinned != said.digest:
-        fail(f"{here} has the digest {said.digest} and not {pinned}: these are other weights, or another configuration or tokenizer")
+    if here is not None and pinned is not None and pinned != said.digest and (differs := unlike(here, pinned)):
+        fail(differs)
     body = {
         "model": model,
         "revision": revision,
         "weights": weights,
-        "digest": said.digest,
+        "digest": pinned or said.digest,
         "architecture": said.architecture,
         "precision": precision if precision is not None else said.precision,
         "layout": {"tensor": tp, "pipeline": pp, "data": dp, "expert": ep},

@@ -19,7 +19,7 @@ from backends.load_reports import MAX_RANKS
 from backends.lora.residency import DIGEST_CHARS
 from backends.reach import networks_of
 from domain.membership import KvEvents, LoadPush, Member, Owner, Role, Traits
-from domain.model_revisions import PROOF_DIGITS
+from domain.model_revisions import PROOF_DIGITS, Pinned
 from domain.strict import Strict
 from gateway.config.addresses import checked_engine_url, checked_events_endpoint, checked_host, checked_load_endpoint, split_address
 from gateway.config.secrets import SecretReference
@@ -430,6 +430,12 @@ class PoolSettings(Strict):
         """The revision that the pool is pinned to, as the registry of models names it."""
         named = self.pinned.model if self.pinned is not None else None
         return f"{named or self.model.partition('@sha256-')[0]}@{self.revision}"
+
+    @property
+    def pin(self) -> Pinned | None:
+        """The revision that the engines must prove, as a value of the domain; None for any."""
+        pinned = self.pinned
+        return None if pinned is None else Pinned(self.reference, pinned.digest, pinned.unproven == "admit")
 
     @property
     def efforts(self) -> Efforts | None:

@@ -92,3 +92,31 @@ def test_what_cannot_be_registered_says_what_to_do(config: str, weights: Path) -
         assert words in refused.stderr
     unknown = run("show", "tide-8b@v9", *at)
     assert (unknown.exit_code, "no revision tide-8b@v9; `tidegate model list`" in unknown.stderr) == (1, True)
+
+
+def test_a_launch_of_a_revision_serves_its_weights_under_a_name_that_proves_them(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+    assert run("register", "tide-8b@v1", str(weights), *at).exit_code == 0
+    digest = run("digest", str(weights)).stdout.strip()
+
+    def engine(*arguments: str) -> Result:
+        return Commands(env={"COLUMNS": "250"}).invoke(app, ["engine", *arguments])
+
+    rendered = engine("render", "vllm-8b", "--revision", "tide-8b@v1", *at)
+    assert rendered.exit_code == 0, rendered.output
+    assert f"tidegate model digest {weights} --expect {digest}" in rendered.stdout
+    assert f"--served-model-name tide-8b tide-8b@sha256-{digest[7:19]}" in rendered.stdout
+    apart = engine("render", "vllm-70b-tp4", "--revision", "tide-8b@v1", *at)
+    assert (apart.exit_code, "registered for tensor parallelism 1, and --tensor-parallel-size is 4" in apart.stderr) == (1, True)
+    assert "there is no revision tide-8b@v7" in engine("render", "vllm-8b", "--revision", "tide-8b@v7", *at).stderr
+    (weights / "config.json").write_text("{}")
+    refused = engine("run", "vllm-8b", "--set", f"digest={digest}", "--set", f"model={weights}", "--executable", "/bin/false")
+    assert (refused.exit_code, "the engine is not started: " in refused.stderr, "these are other weights" in refused.stderr) == (
+        1,
+        True,
+        True,
+    )
+    other = run("register", "tide-8b@v2", "s3://bucket/x", "--digest", digest, *at)
+    assert other.exit_code == 0
+    assert run("retire", "tide-8b@v2", "--yes", *at).exit_code == 0
+    assert "tide-8b@v2 is retired" in engine("render", "vllm-8b", "--revision", "tide-8b@v2", *at).stderr
