@@ -19,8 +19,11 @@ from routing.rates import Rates
 
 MAX_POINTS: Final = 1000
 """Most measurements of each kind that a profile keeps."""
-LEAST_RATE: Final = 1e-12
-"""Stands for a rate of 0: the calibration scales each prior, and could never move one that is 0 (`routing.calibration`)."""
+STEP_TOKENS: Final = 2048
+"""Prompt tokens that an engine computes in a step, where nothing else is said; as `pools[].step_tokens`."""
+LEAST_SHARE: Final = 0.01
+"""Share of the least measured time that each rate makes up at least, at the largest size measured: the calibration scales each prior by
+50 at most (`routing.calibration`), and could never move one that is 0."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
@@ -90,9 +93,11 @@ def read_profile(text: bytes | str) -> EngineProfile:
         raise ValueError(f"is no profile of `tidegate engine profile`: {error}") from None
 
 
-def ttft_s(rates: Rates, tokens: float) -> float:
-    """The predicted time to the first token of a prompt alone on an idle engine with nothing cached."""
-    return rates.prefill_s + rates.prefill_s_token * tokens + rates.prefill_s_token_ctx * tokens * tokens / 2
+def ttft_s(rates: Rates, tokens: float, step_tokens: int = STEP_TOKENS) -> float:
+    """The predicted time to the first token of a prompt alone on an idle engine with nothing cached; every step but the first costs its
+    fixed part again."""
+    steps = (tokens - 1) // step_tokens
+    return rates.prefill_s + rates.prefill_s_token * tokens + rates.prefill_s_token_ctx * tokens * tokens / 2 + steps * rates.step_s
 
 
 def step_s(rates: Rates, sequences: float, context_tokens: float) -> float:
@@ -100,19 +105,32 @@ def step_s(rates: Rates, sequences: float, context_tokens: float) -> float:
     return rates.step_s + rates.step_s_seq * sequences + rates.step_s_token * context_tokens
 
 
-def fitted_rates(prompts: Sequence[PromptPoint], steps: Sequence[StepPoint]) -> Rates:
+def fitted_rates(prompts: Sequence[PromptPoint], steps: Sequence[StepPoint], step_tokens: int = STEP_TOKENS) -> Rates:
     """The rates of an engine from its measurements; those that are held out take no part.
+
+    Args:
+        step_tokens: most prompt tokens that it computes in a step.
 
     Raises:
         ValueError: there are fewer than three measurements of a kind.
     """
-    first = fitted([(1.0, point.tokens, point.tokens**2 / 2, point.seconds) for point in prompts if not point.held_out])
     step = fitted([(1.0, point.sequences, point.context_tokens, point.seconds) for point in steps])
-    return Rates(*(max(LEAST_RATE, rate) for rate in (*first, *step)))
+    rows = [
+        (1.0, point.tokens, point.tokens**2 / 2, point.seconds - (point.tokens - 1) // step_tokens * step[0])
+        for point in prompts
+        if not point.held_out
+    ]
+    return Rates(*fitted(rows), *step)
+
+
+def error_share(rates: Rates, prompts: Sequence[PromptPoint], step_tokens: int = STEP_TOKENS) -> float:
+    """The mean relative error of the predicted times to the first token of held-out prompts; 0 without any."""
+    apart = [abs(ttft_s(rates, one.tokens, step_tokens) - one.seconds) / one.seconds for one in prompts if one.held_out and one.seconds]
+    return sum(apart) / len(apart) if apart else 0.0
 
 
 def fitted(rows: Sequence[tuple[float, float, float, float]]) -> tuple[float, float, float]:
-    """The least-squares rates of rows (x0, x1, x2, seconds). Raises ValueError for fewer than three rows."""
+    """The least-squares rates of rows (x0, x1, x2, seconds), none below its floor. Raises ValueError for fewer than three rows."""
     usable = [row for row in rows if row[3] > 0]
     if len(usable) < 3:
         raise ValueError(f"three measurements at least are needed, and there are {len(usable)}")
@@ -124,7 +142,9 @@ def fitted(rows: Sequence[tuple[float, float, float, float]]) -> tuple[float, fl
         error = sum((sum(row[column] * rates[column] for column in range(3)) - row[3]) ** 2 for row in weighted)
         if error < least - 1e-12:
             best, least = rates, error
-    return best[0] / scales[0], best[1] / scales[1], best[2] / scales[2]
+    floor = LEAST_SHARE * min(row[3] for row in usable)
+    first, second, third = (max(rate, floor) / scale for rate, scale in zip(best, scales, strict=True))
+    return first, second, third
 
 
 def _candidates(rows: Sequence[tuple[float, ...]]) -> Iterator[tuple[float, float, float]]:

@@ -229,7 +229,7 @@ def check_engine(
     needs = msgspec.structs.replace(needs, **{name: value for name, value in options.items() if value is not None})
     if embeddings:
         needs = msgspec.structs.replace(needs, generates=False)
-    subjects = [Subject("", url, dialect, needs, _key(api_key_env))] if url is not None else _of_settings(config, needs)
+    subjects = [Subject("", url, dialect, needs, engine_key(api_key_env))] if url is not None else _of_settings(config, needs)
     wrong = False
     results = []
     for subject in subjects:
@@ -347,7 +347,8 @@ def _agree(subject: Subject, findings: list[EngineFinding], subjects: list[Subje
             peer.needs = msgspec.structs.replace(peer.needs, block_size=int(size))
 
 
-def _key(variable: str | None, environment: Mapping[str, str] = os.environ) -> str | None:
+def engine_key(variable: str | None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The key of an engine from an environment variable; ends the command where it is not set."""
     if variable is None:
         return None
     if not environment.get(variable):

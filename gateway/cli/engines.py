@@ -1,6 +1,6 @@
 """`tidegate engine …`: launch configurations of engines: list, show, render and size them.
 
-`engine_check` and `engine_run` hold the commands `check` and `run`.
+`engine_check`, `engine_run` and `engine_profile` hold the commands `check`, `run` and `profile`.
 """
 
 import json
@@ -20,6 +20,7 @@ from backends.launch.resolve import LaunchError, is_wildcard
 from backends.launch.sizing import GIB, Sizes, plan_of, size
 from gateway.cli.connection import StoreOptions
 from gateway.cli.engine_check import check_engine
+from gateway.cli.engine_profile import profile_engine
 from gateway.cli.engine_run import run_engine
 from gateway.cli.groups import CommandGroup
 from gateway.cli.launch_options import Executable, Name, Revision, Sets, launch_from
@@ -206,3 +207,4 @@ def _weights_on_disk(path: Path) -> int | None:
 
 engine_app.command("check")(check_engine)
 engine_app.command("run")(run_engine)
+engine_app.command("profile")(profile_engine)
