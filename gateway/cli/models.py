@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import msgspec
 import typer
 
 from backends.launch.catalogue import load
@@ -133,6 +134,15 @@ def show(reference: Reference, gateway: StoreOptions, output: OutputOptions) -> 
     output.show_one({name: value if isinstance(value, float | None) else _text(value) for name, value in fields.items()}, revision)
     if not output.for_scripts:
         out.print(f"\npin a pool to it with\n  {pool_lines(revision)}", markup=False, soft_wrap=True)
+
+
+@model_app.command("profile")
+def profile(reference: Reference, gateway: StoreOptions) -> None:
+    """Print the profile that was kept with a revision as JSON, for `profile` of a pool."""
+    found = revision_of(gateway.api(), reference)["profile"]
+    if found is None:
+        fail(f"{reference} has no profile; `tidegate engine profile URL --save {reference}` measures one")
+    typer.echo(msgspec.json.encode(found).decode())
 
 
 @model_app.command("retire")

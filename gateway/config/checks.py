@@ -23,6 +23,7 @@ from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
 from policies.load import suggestion
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
+from routing.profile import read_profile
 
 if TYPE_CHECKING:
     pass
@@ -146,7 +147,7 @@ def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
         disaggregation_problems,
     )
     problems = [problem for check in checks for problem in check(written)]
-    return problems + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
+    return problems + [problem for look in (_policies, _tls, _database, _issuers, _profiles) for problem in look(written, folder)]
 
 
 def _listeners(written: RawSettings) -> Iterator[Problem]:
@@ -421,6 +422,23 @@ def _issuers(written: RawSettings, folder: Path) -> Iterator[Problem]:
         file = written.text(*at)
         if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
             yield written.located.problem(at, f"{file!r} is no file that can be read", "name the issuer's JWKS document")
+
+
+def _profiles(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    for i in range(written.count("pools")):
+        at: Path_ = ("pools", i, "profile")
+        file = written.text(*at)
+        if not file:
+            continue
+        if written.value("pools", i, "hardware") is not None:
+            message = "the pool has hardware beside its profile, and only one of them can be assumed of its engines"
+            yield written.located.problem(at, message, "remove hardware, or profile")
+        try:
+            read_profile((folder / file).read_bytes())
+        except OSError:
+            yield written.located.problem(at, f"{file!r} is no file that can be read", "name a file of `tidegate engine profile --out`")
+        except ValueError as error:
+            yield written.located.problem(at, f"{file!r} {error}"[:300], "write it with `tidegate engine profile --out`")
 
 
 def _database(written: RawSettings, folder: Path) -> Iterator[Problem]:

@@ -374,6 +374,13 @@ class PoolSettings(Strict):
         default=None,
         description="GPU and size of the model: the speed that is assumed of the pool's engines until they are measured; null: `h100-8b`.",
     )
+    profile: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="A file of `tidegate engine profile --out`, relative to the settings file: the measured speed of the pool's engines, "
+        "which is assumed in place of `hardware` until they serve. Null: the profile that the registry has of the pinned revision.",
+    )
     usd_per_hour: float | None = Field(
         default=None,
         gt=0,
