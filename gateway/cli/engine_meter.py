@@ -29,6 +29,8 @@ REPEATS: Final = 3
 """Prompts of each length; the median counts, so that one interruption does not."""
 BATCH_TOKENS: Final = 48
 """Tokens of each answer of a batch: enough steps for a mean, and a context that hardly grows."""
+LONGER: Final = (1, 4, 16)
+"""How much longer the answers of a batch become whose streams did not decode together."""
 LEAST_STEPS: Final = 8
 """Steps that all streams of a batch decode together; a batch with fewer says nothing."""
 
@@ -186,9 +188,17 @@ def _prompt(meter: Measures, length: int, *, held_out: bool) -> PromptPoint:
 
 
 def _batch(meter: Measures, sequences: int, context: int) -> StepPoint | None:
-    """The step of a batch; None when its streams decoded too little together."""
+    """The step of a batch; None when its streams decoded too little together, however long they were."""
     # streams begin one after the other; longer answers make them overlap
-    output = BATCH_TOKENS + 2 * sequences
+    for longer in LONGER:
+        step = step_of(_together(meter, sequences, context, (BATCH_TOKENS + 2 * sequences) * longer))
+        if step is not None:
+            return step
+    return None
+
+
+def _together(meter: Measures, sequences: int, context: int, output: int) -> list[TimedStream]:
+    """So many answers at once. Raises MeterFault."""
     answers: list[TimedStream] = []
     faults: list[MeterFault] = []
 
@@ -205,7 +215,7 @@ def _batch(meter: Measures, sequences: int, context: int) -> StepPoint | None:
         thread.join()
     if faults:
         raise faults[0]
-    return step_of(answers)
+    return answers
 
 
 def step_of(answers: Sequence[TimedStream]) -> StepPoint | None:

@@ -5,6 +5,7 @@ An engine is profiled at its URL, or started from a launch configuration and end
 """
 
 import contextlib
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from backends.launch.engine_facts import MODELS, PATHS, EngineFacts, read_facts
 from backends.signals import Signals
 from domain.model_revisions import Pinned
 from gateway.cli.backends import fleet_of
-from gateway.cli.connection import GatewayOptions, nobody_listens
+from gateway.cli.connection import URL_VARIABLE, StoreOptions, nobody_listens
 from gateway.cli.engine_check import ask, checked_url, engine_key
 from gateway.cli.engine_meter import Meter, MeterFault, MeterPlan, measured, plan_for
 from gateway.cli.engine_run import LOOK_S, EngineProcess, need_digest, need_free_port
@@ -59,7 +60,7 @@ class MeterSettings(msgspec.Struct, frozen=True):
 
 def profile_engine(
     engine: Annotated[str, typer.Argument(help="Where it listens, without /v1; or a launch configuration, which is started for it.")],
-    gateway: GatewayOptions,
+    gateway: StoreOptions,
     compare: Annotated[str | None, typer.Option(metavar="ENGINE", help="A second URL or launch configuration, measured next.")] = None,
     dialect: Annotated[str, typer.Option(help=f"The kind of engine behind a URL: {', '.join(DIALECTS)}.")] = "vllm",
     model: Annotated[str | None, typer.Option(help="The served name to ask for; default: the first that it lists.")] = None,
@@ -169,7 +170,7 @@ def _target(name: str, url: str, dialect: str, model: str | None, key: str | Non
     return Target(name, url, dialect, model or facts.served_names[0], key, facts, signals)
 
 
-def _need_idle(target: Target, gateway: GatewayOptions) -> None:
+def _need_idle(target: Target, gateway: StoreOptions) -> None:
     """End the command where the engine has requests, by its own count or by that of the gateway at hand."""
     signals = target.signals
     if signals is None or (signals.running is None and signals.waiting is None):
@@ -178,7 +179,8 @@ def _need_idle(target: Target, gateway: GatewayOptions) -> None:
         counted = f"{signals.running or 0} running and {signals.waiting or 0} waiting"
         fail(f"{target.url} has {counted} requests: measuring would disturb them and they the measurement; drain it, or say --force")
     place = gateway.place()
-    if not place.url or nobody_listens(place.url):
+    named = place.settings is not None or gateway.admin is not None or os.environ.get(URL_VARIABLE)
+    if not named or not place.url or nobody_listens(place.url):
         return
     mine = [state for state in fleet_of(gateway.public()) if state.url.rstrip("/") == target.url.rstrip("/")]
     if in_flight := sum(state.in_flight for state in mine):
