@@ -18,7 +18,7 @@ Size: the slices are one table, whose fields steps find here by name.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -90,6 +90,8 @@ class AskedFacts(msgspec.Struct):
     """Whether the request is a shadow copy for a canary: its answer is discarded and not billed."""
     template: Template | None = None
     """The registered prompt whose messages were put in front of the request's own; None for none."""
+    variables: Mapping[str, object] | None = None
+    """The values for the registered prompt; None for a request without one."""
     prompt: Prompt | None = None
     """The prompt, where it was read to be counted before routing."""
     expose: bool = False

@@ -95,6 +95,42 @@ class FeedbackBook(Protocol):
         ...
 
 
+class MeasuredAgreement(msgspec.Struct, frozen=True):
+    """How far the judge agreed with the labelled cases when that was measured. Shares are 0 to 1, and None without cases of their kind."""
+
+    model: str
+    cases_version: str
+    """Of the set of cases: the beginning of its digest."""
+    at_unix: float
+    cases: int
+    unreadable: int
+    """Verdicts that could not be read."""
+    scored: int
+    score_agreement: float | None
+    """Share of scored cases whose pass or failure is the label."""
+    kappa: float | None
+    """Cohen's kappa of the same; None where it is not defined."""
+    passed_bad: int
+    failed_good: int
+    compared: int
+    pair_agreement: float | None
+    """Share of compared cases whose better answer is the label, in both orders."""
+    swayed: int
+    """Cases whose verdict followed the order."""
+
+
+class AgreementBook(Protocol):
+    """Keeps the last measurement of the judge's agreement, of all gateways on a database. Every operation raises FeedbackAway."""
+
+    async def agreement(self) -> MeasuredAgreement | None:
+        """The last measurement; None where there is none that this version can read."""
+        ...
+
+    async def keep_agreement(self, measured: MeasuredAgreement) -> None:
+        """Keep a measurement in the place of the last one."""
+        ...
+
+
 class JudgeTurn(Protocol):
     """Whose turn it is to judge, of all workers on a database, and the tokens that were used on a day. Raises FeedbackAway."""
 

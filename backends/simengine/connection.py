@@ -14,11 +14,11 @@ Handler = Callable[["SimConnection"], None]
 
 
 class SimConnection(asyncio.Protocol):
-    """One connection with one request at a time; `handler` is called when a request is complete."""
+    """One connection with one request at a time; `handler` is called when a request is complete. `connections` has it while it is open."""
 
-    def __init__(self, handler: Handler, closed: Callable[["SimConnection"], None]) -> None:
+    def __init__(self, handler: Handler, connections: dict["SimConnection", None]) -> None:
         self._handler = handler
-        self._closed = closed
+        self._connections = connections
         self._parser: Any = httptools.HttpRequestParser(self)
         self.transport: asyncio.Transport
         self.headers: dict[bytes, bytes] = {}
@@ -46,6 +46,7 @@ class SimConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._connections[self] = None
         sock = self.transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -63,7 +64,7 @@ class SimConnection(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed(self)
+        self._connections.pop(self, None)
         on_gone, self.on_gone = self.on_gone, None
         if on_gone is not None:
             on_gone()

@@ -283,10 +283,8 @@ class SimEngine:
             await asyncio.sleep(0.01)
 
     def _accept(self) -> SimConnection:
-        connection = SimConnection(self._handle, lambda closed: self._connections.pop(closed, None))
-        self._connections[connection] = None
         self.connections_made += 1
-        return connection
+        return SimConnection(self._handle, self._connections)
 
     # --- requests -------------------------------------------------------------------------------------------------
 

@@ -24,18 +24,17 @@ import msgspec
 from bench.instructions.counts import by_thread, per_request, read_dump
 from bench.instructions.frames import FunctionCost, build, read_frames
 from bench.instructions.setup import (
-    ALL_TRACED,
     APIS,
     BARE,
     CACHES,
     CHAT,
     EVENTS,
+    EXPORTING,
     MINIMAL,
     PRODUCTION,
     SIZES,
     STORED,
     SUBJECTS,
-    TRACED,
     VALKEY,
     Case,
     made,
@@ -85,7 +84,7 @@ def counters(case: Case, home: Path) -> Iterator[str]:
 @contextmanager
 def receiver_of(case: Case) -> Iterator[str]:
     """The endpoint that gets the case's traces, while it is there; empty for a case without traces."""
-    if case.subject not in (TRACED, ALL_TRACED):
+    if case.subject not in EXPORTING:
         yield ""
         return
     with otlp_receiver() as receiver:
@@ -213,7 +212,7 @@ def main() -> None:
         in_each_api(given.warm, given.requests)
         return
     rows: list[Row] = []
-    exports = not {TRACED, ALL_TRACED}.isdisjoint(given.subjects.split(";"))
+    exports = not EXPORTING.isdisjoint(given.subjects.split(";"))
     for case in _cases(given):
         counted = count(msgspec.structs.replace(case, exports=exports), given.warm, given.requests, steps=given.steps > 0)
         rows += counted.rows

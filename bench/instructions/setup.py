@@ -46,17 +46,20 @@ _CONDITIONS: Final = (
 CACHES: Final = ("off", "miss", "hit")
 """No answer cache; one that has none of the answers; one that has all of them."""
 
-PRODUCTION, VALKEY, MINIMAL, BARE, TRACED, ALL_TRACED = SUBJECTS = (
+PRODUCTION, VALKEY, MINIMAL, BARE, TRACED, ALL_TRACED, TEXTS = SUBJECTS = (
     "tidegate",
     "tidegate, limits in Valkey",
     "tidegate, one backend, nothing on",
     "bare relay",
     "tidegate, traced",
     "tidegate, every request traced",
+    "tidegate, traced, texts kept",
 )
 """What is counted: the production set-up; the same with its counters in a Valkey on this host, as the embedded one is; a gateway with one
 backend and no limits, rules, access log or ledger; the bare relay of `bench.overhead`, which does nothing but relay; and the
-production set-up with traces, of the usual share of its requests and of all of them, that a receiver in another process takes."""
+production set-up with traces, of the usual share of its requests and of all of them, that a receiver in another process takes; and that
+with the usual share, whose tenants all let the request log keep their texts."""
+EXPORTING: Final = frozenset({TRACED, ALL_TRACED, TEXTS})
 
 
 CHAT, MESSAGES, RESPONSES, STORED = APIS = ("chat", "messages", "responses", "responses_stored")
@@ -115,6 +118,8 @@ def made(home: Path, case: Case, counters: str = "memory://", receiver: str = ""
         policy += f"routing: predicted_latency\nrules:\n{rules}"
     if case.api == STORED:
         policy += "responses: {store: true}\n"
+    if case.subject == TEXTS:
+        policy += "request_log: {content: [prompt, answer]}\n"
     (home / "policies" / "default.yaml").write_text(policy + ("" if case.cache == "off" else "cache: {sampled: true}\n"))
     tenants = [f"t{at}" for at in range(case.tenants)]
     return store(file, tenants, [] if plain else [limit for tenant in tenants for limit in _limits(tenant)])

@@ -42,13 +42,13 @@ Figures = dict[tuple[str, str, str], list[float]]
 
 
 @contextlib.asynccontextmanager
-async def gateway(home: Path, engines: list[SimEngine], workers: int) -> AsyncIterator[tuple[int, str, str, str]]:
-    """A gateway as it is installed: its process id, its addresses for callers and for operators, and a key."""
+async def gateway(home: Path, engines: list[SimEngine], workers: int, more: str = "") -> AsyncIterator[tuple[int, str, str, str]]:
+    """A gateway as it is installed: its process id, its addresses for callers and for operators, and a key. `more`: of its settings."""
     (home / "token").write_text(TOKEN)
     (home / "policies").mkdir()
     (home / "policies" / "default.yaml").write_text('tenant: "*"\nmodels:\n  - {name: sim, pool: chat}\n')
     backends = "\n".join(f'      - {{id: e{at}, url: "{engine.url}"}}' for at, engine in enumerate(engines))
-    (home / "tidegate.yaml").write_text(SETTINGS.format(workers=workers, backends=backends))
+    (home / "tidegate.yaml").write_text(SETTINGS.format(workers=workers, backends=backends) + more)
     tool = [sys.executable, "-m", "gateway"]
     create = [*tool, "key", "create", "--tenant", "bench", "--create-tenant", "--json"]
     made = await asyncio.to_thread(subprocess.run, create, cwd=home, capture_output=True, check=True, text=True)
@@ -97,6 +97,22 @@ async def watched(admin: str) -> AsyncIterator[None]:
         await asyncio.gather(*reading, return_exceptions=True)
 
 
+async def without_log(workers: int, backends: int, seconds: float, figures: Figures) -> None:
+    """A gateway at rest without a request log, and with one: the processor time of each."""
+    subject = f"{workers} worker{'s' * (workers > 1)}, {backends} backends"
+    for name, more in (("without", "request_log: {enabled: false}\n"), ("with", "")):
+        async with contextlib.AsyncExitStack() as stack:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            engines = [await stack.enter_async_context(SimEngine(SimSettings(models=("sim",), speed=1000))) for _ in range(backends)]
+            pid, *_ = await stack.enter_async_context(gateway(home, engines, workers, more))
+            await asyncio.sleep(SETTLE_S)
+            pids, begun = tree(pid), asyncio.get_running_loop().time()
+            before = cpu_s(pids)
+            await asyncio.sleep(seconds)
+            spent = (cpu_s(pids) - before) / (asyncio.get_running_loop().time() - begun)
+            figures.setdefault((f"cpu_ms_s_rest_{name}_log", subject, "ms/s"), []).append(spent * 1e3)
+
+
 async def measure(workers: int, backends: int, seconds: float, figures: Figures) -> None:
     """One gateway."""
     subject = f"{workers} worker{'s' * (workers > 1)}, {backends} backends"
@@ -126,21 +142,23 @@ def main() -> int:
     parser.add_argument("--backends", type=int, nargs="+", default=[4, 64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--log", action="store_true", help="at rest with and without the request log instead, and print only")
     given = parser.parse_args()
     figures: Figures = {}
     for _ in range(given.rounds):
         for workers in given.workers:
             for backends in given.backends:
-                asyncio.run(measure(workers, backends, given.seconds, figures))
+                asyncio.run((without_log if given.log else measure)(workers, backends, given.seconds, figures))
     rows = rows_of(figures)
-    write_rows("rest", rows)
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     lines = ["| gateway | " + " | ".join(f"`{metric}`" for metric in metrics) + " |", "|---|" + "---|" * len(metrics)]
     for subject in dict.fromkeys(row["subject"] for row in rows):
         values = {row["metric"]: row["value"] for row in rows if row["subject"] == subject}
         lines.append(f"| {subject} | " + " | ".join(f"{values[metric]:.3g}" for metric in metrics) + " |")
     lines.append(f"\n{given.rounds} rounds, medians; {machine()}.")
-    refresh("rest", "\n".join(lines))
+    if not given.log:
+        write_rows("rest", rows)
+        refresh("rest", "\n".join(lines))
     print("\n".join(lines))
     return 0
 

@@ -36,6 +36,7 @@ from gateway.process.worker_link import Totals, collect, not_ready, processes_of
 from gateway.telemetry.exposition import GaugeRows, Scrape, render
 from gateway.telemetry.file_gauges import FigureWatch
 from gateway.telemetry.headroom import HeadroomWatch
+from gateway.telemetry.judge_gauges import AgreementWatch
 from gateway.telemetry.processes import uses
 from gateway.telemetry.rollout_gauges import RolloutFigures
 
@@ -69,6 +70,8 @@ class ApiRun(Protocol):
     """The counts of files and batches, for metrics; None where files are switched off."""
     headroom: HeadroomWatch
     """What tenants have left of their limits, for metrics."""
+    agreement: AgreementWatch | None
+    """The judge's agreement, for metrics; None where it is not measured."""
 
     async def run(self) -> None:
         """Keep the snapshot of keys current until cancelled."""
@@ -109,6 +112,7 @@ def create_admin_app(
     alerts: Callable[[], AlertCounts | None] = lambda: None,
     files: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
     headroom: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
+    agreement: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
 ) -> FastAPI:
     """The admin port as an ASGI app.
 
@@ -125,6 +129,7 @@ def create_admin_app(
         alerts: what became of budget alerts, for metrics.
         files: samples of the gauges of stored files and batches.
         headroom: samples of the gauges of what tenants have left of their limits.
+        agreement: samples of the gauges of the judge's agreement.
     """
     # No docs pages: they load scripts from elsewhere. These routes are in docs/reference/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
@@ -154,7 +159,7 @@ def create_admin_app(
         snapshots = await collect(with_metrics=True)
         published = supervised()
         scrape = Scrape(totals.add(snapshots), snapshots, published, workers, version, booking(), rollouts(), alerts(), files(), headroom())
-        scrape = msgspec.structs.replace(scrape, usd_per_hour=usd_per_hour)
+        scrape = msgspec.structs.replace(scrape, usd_per_hour=usd_per_hour, agreement=agreement())
 
         def written() -> tuple[bytes, str]:
             named = processes_of(published, snapshots, os.getpid())
@@ -264,6 +269,7 @@ async def _serve(
         alerts=lambda: running.alerts() if running is not None else None,
         files=lambda: running.files.rows() if running is not None and running.files is not None else (),
         headroom=lambda: running.headroom.rows() if running is not None else (),
+        agreement=lambda: running.agreement.rows() if running is not None and running.agreement is not None else (),
     )
     server = AdminServer(app, slot.ready)
     loop = asyncio.get_running_loop()

@@ -13,8 +13,8 @@ from gateway.cli.connection import DEFAULT_CONFIG, Config, nobody_listens
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import OutputOptions, fail, out, print_json
 from gateway.config.trust import verify_for
-from gateway.judge.agreement import AgreementFigures, CaseVerdict, LabelledCase, figures_of, labelled_cases
-from gateway.judge.questions import PAIR_FORM, SCORE_FORM, ModelQuestion, better_in, pair_question, score_in, score_question
+from gateway.judge.agreement import AgreementFigures, CaseVerdict, LabelledCase, figures_of, labelled_cases, questions_on, verdict_of
+from gateway.judge.questions import ModelQuestion
 
 judge_app = CommandGroup("The judge: how far a model agrees with labelled answers.")
 
@@ -111,13 +111,7 @@ def _asked(
 
 def verdict_on(case: LabelledCase, ask: AsksOne) -> CaseVerdict:
     """What a model says of a case. Raises what `ask` raises."""
-    if not case.compares:
-        question = ModelQuestion(score_question(case.rubric, case.prompt, case.answer, MARK), 0, form=SCORE_FORM)
-        return CaseVerdict(case, score=score_in(ask(question)))
-    orders = ((case.a, case.b), (case.b, case.a))
-    questions = [ModelQuestion(pair_question(case.rubric, case.prompt, *order, MARK), 0, form=PAIR_FORM) for order in orders]
-    first, second = (better_in(ask(question)) for question in questions)
-    return CaseVerdict(case, first=first, second=second)
+    return verdict_of(case, [ask(ModelQuestion(messages, 0, form=form)) for messages, form in questions_on(case, MARK)])
 
 
 def in_words(model: str, figures: AgreementFigures) -> str:

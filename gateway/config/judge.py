@@ -40,4 +40,11 @@ class JudgeSettings(Strict):
         default=True, description="Whether engines are asked to hold verdicts to a JSON schema; false for engines that cannot."
     )
     max_answer_tokens: int = Field(default=512, ge=1, le=32_768, description="Output tokens of each answer that is made to be compared.")
+    agreement_every_days: float | None = Field(
+        default=None,
+        gt=0,
+        le=366,
+        description="Days between two measurements of the judge's agreement with the labelled cases that come with Tidegate, some 30,000 "
+        "tokens each; null: it is not measured.",
+    )
     look_every_s: float = Field(default=5.0, ge=0.05, le=600, description="Seconds between two looks for new requests.")

@@ -280,6 +280,13 @@ PROCESSES: Final = AlertGroup(
             "ticket",
             "A rollout was rolled back because its canary was worse",
         ),
+        Alert(
+            "JudgeDisagrees",
+            'tidegate_judge_agreement_ratio < 0.8 and on () (count(tidegate_rollout_judgement{metric="judged"}) > 0)',
+            "5m",
+            "ticket",
+            "Judge {{ $labels.model }} agrees on {{ $value | humanizePercentage }} of {{ $labels.kind }}, and a rollout is decided by it",
+        ),
     ),
 )
 

@@ -238,6 +238,14 @@ RATINGS: Final = Row(
             empty_until="a rollout asks for the metric judged",
         ),
         Panel(
+            "Agreement of the judge",
+            "The share of the labelled cases on which the judge agreed when that was measured last.",
+            (Query("min by (model, kind) (tidegate_judge_agreement_ratio)", "{{model}} {{kind}}"),),
+            "ratio",
+            most=1,
+            empty_until="the settings have judge.agreement_every_days",
+        ),
+        Panel(
             "Samples of the judge",
             "What became of the requests that the judge looked at.",
             (Query("sum by (outcome) (increase(tidegate_judge_samples_total[$__rate_interval]))", "{{outcome}}"),),

@@ -11,7 +11,18 @@ from typing import Final, Literal
 
 import msgspec
 
-from gateway.judge.questions import PASS_FROM, Better, outcome_of
+from gateway.judge.questions import (
+    PAIR_FORM,
+    PASS_FROM,
+    SCORE_FORM,
+    Better,
+    Message,
+    better_in,
+    outcome_of,
+    pair_question,
+    score_in,
+    score_question,
+)
 
 CASES: Final = Path(__file__).with_name("cases.jsonl")
 
@@ -76,6 +87,26 @@ class CaseVerdict(msgspec.Struct, frozen=True):
     def agrees(self) -> bool:
         """Whether it is the label."""
         return self.word == self.case.label
+
+
+def questions_on(case: LabelledCase, mark: str) -> list[tuple[list[Message], dict[str, object]]]:
+    """The questions on a case: the messages and the form of the verdict of each. A pair is asked about in both orders.
+
+    Args:
+        mark: stands between the texts.
+    """
+    if not case.compares:
+        return [(score_question(case.rubric, case.prompt, case.answer, mark), SCORE_FORM)]
+    orders = ((case.a, case.b), (case.b, case.a))
+    return [(pair_question(case.rubric, case.prompt, *order, mark), PAIR_FORM) for order in orders]
+
+
+def verdict_of(case: LabelledCase, replies: Sequence[str]) -> CaseVerdict:
+    """What the replies to the questions on a case say."""
+    if not case.compares:
+        return CaseVerdict(case, score=score_in(replies[0]))
+    first, second = (better_in(reply) for reply in replies)
+    return CaseVerdict(case, first=first, second=second)
 
 
 class AgreementFigures(msgspec.Struct, frozen=True):

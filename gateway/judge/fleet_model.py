@@ -75,6 +75,7 @@ class FleetModels:
         body: dict[str, object] = {"model": model, "messages": question.messages, "max_tokens": question.most_tokens}
         body |= {} if question.temperature is None else {"temperature": question.temperature}
         body |= {} if question.form is None else {"response_format": question.form}
+        body |= {} if question.prompt is None else {"prompt": question.prompt}
         own = OwnRequest(self._caller, pool=pool)
         try:
             reply = await send_own(own, Endpoint.CHAT.path, msgspec.json.encode(body), self._deps, NOT_KEPT)

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 
 from domain.clock import WallClock
 from gateway.judge.fleet_model import AsksModels
+from gateway.judge.measuring import AgreementCourse
 from gateway.judge.pair_samples import LostPair, PairSamples
 from gateway.judge.questions import (
     PAIR_FORM,
@@ -28,6 +30,7 @@ from gateway.judge.questions import (
     score_question,
 )
 from gateway.judge.samples import JudgeSample, JudgeSamples
+from gateway.request_log.reader import RequestContent
 from policies.compile import PolicySet
 from policies.rollout.in_force import ActiveRollouts, Running
 from tenancy.feedback import Feedback, FeedbackAway, FeedbackBook, FeedbackFull, JudgeTurn
@@ -71,6 +74,8 @@ class JudgeParts:
     models: AsksModels
     turn: JudgeTurn
     ratings: FeedbackBook
+    agreement: AgreementCourse | None
+    """Measures how far the judge agrees with labelled cases; None: it is not measured."""
     policies: Callable[[], PolicySet]
     rollouts: Callable[[], ActiveRollouts]
     observe_pair: Callable[[Running, LostPair], None]
@@ -86,6 +91,27 @@ class JudgeParts:
     new_mark: Callable[[], str]
     """Makes a mark that nobody can guess."""
     draining: Callable[[], bool]
+
+
+def arm_question(content: RequestContent, rollout: Running, arm: str, most_tokens: int) -> ModelQuestion:
+    """What an arm of a rollout is asked: the same request, behind the arm's version where the arms are versions of a prompt."""
+    prompted = content.prompted
+    if not rollout.of_prompt or prompted is None:
+        conversation = [{"role": "system", "content": _ANSWER_SYSTEM}, {"role": "user", "content": content.prompt}]
+        return ModelQuestion(conversation, most_tokens)
+    messages = [{"role": message.role, "content": message.content} for message in prompted.messages]
+    reference: dict[str, object] = {"id": prompted.id, "version": arm.partition("@")[2], "variables": prompted.variables}
+    return ModelQuestion(messages, most_tokens, prompt=reference)
+
+
+def request_text(content: RequestContent, rollout: Running) -> str:
+    """The request as the judge reads it. Where versions of a prompt are compared it has neither of them: an answer is not better because
+    the judge reads the version that asked for it."""
+    prompted = content.prompted
+    if not rollout.of_prompt or prompted is None:
+        return content.prompt
+    values = [f"{name}: {msgspec.json.encode(value).decode()}" for name, value in prompted.variables.items()]
+    return "\n".join([*values, *(f"{message.role}: {message.content}" for message in prompted.messages)])
 
 
 class Judge:
@@ -113,6 +139,8 @@ class Judge:
         try:
             if not self._parts.draining() and await self._take_turn():
                 await self._judge_new()
+                if self._parts.agreement is not None and self._used < self._terms.tokens_per_day:
+                    await self._parts.agreement.step(self._ask, self._parts.new_mark)
         except (FeedbackAway, RequestLogAway) as error:
             if not self._away:
                 log.warning("nothing is judged: the database cannot be asked", reason=str(error))
@@ -133,6 +161,8 @@ class Judge:
         self._used = used + self._unwritten
         if not had:
             self._parts.samples.begin()
+            if self._parts.agreement is not None:
+                self._parts.agreement.begin()
             log.info("this worker judges", model=self._terms.model, tokens_today=used, tokens_per_day=self._terms.tokens_per_day)
         return True
 
@@ -225,17 +255,18 @@ class Judge:
 
     async def _compare(self, sample: JudgeSample, rollout: Running) -> str:
         """Ask both arms, since answers to the same redacted prompt are comparable and those to different ones are not."""
-        prompt = [{"role": "system", "content": _ANSWER_SYSTEM}, {"role": "user", "content": sample.content.prompt}]
         answers = []
-        for pool in (rollout.canary, rollout.baseline):
-            text, why = await self._answer(sample.request.model, ModelQuestion(prompt, self._terms.max_answer_tokens), pool)
+        for arm in (rollout.canary, rollout.baseline):
+            asked = arm_question(sample.content, rollout, arm, self._terms.max_answer_tokens)
+            text, why = await self._answer(sample.request.model, asked, "" if rollout.of_prompt else arm)
             if why:
                 return why
             answers.append(text)
         canary, baseline = answers
         verdicts: list[Better] = []
+        request = request_text(sample.content, rollout)
         for first, second in ((canary, baseline), (baseline, canary)):
-            question = pair_question(sample.policy.rubric, sample.content.prompt, first, second, self._parts.new_mark())
+            question = pair_question(sample.policy.rubric, request, first, second, self._parts.new_mark())
             reply, why = await self._ask(question, PAIR_FORM)
             if why:
                 return why

@@ -75,6 +75,8 @@ class ModelQuestion(msgspec.Struct, frozen=True):
     """None for the engine's own."""
     form: dict[str, object] | None = None
     """The form of its answer, a `response_format`; None for any."""
+    prompt: dict[str, object] | None = None
+    """The version of a registered prompt that stands in front of the messages, as requests name it; None for none."""
 
 
 def _form(name: str, **verdict: object) -> dict[str, object]:

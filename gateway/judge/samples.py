@@ -6,7 +6,6 @@ has seen.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -28,6 +27,16 @@ MOST_ROWS: Final = 2000
 """Finished requests of one look, the newest: at more than 400 a second the judge's samples are of the newest."""
 MOST_SEEN: Final = 200_000
 """Ids that are remembered, twenty bytes each and their place: those of a window at the same rate."""
+
+
+class _PromptLine(msgspec.Struct):
+    """What a line of the access log says of the request's prompt."""
+
+    rollout: str = ""
+    prompt: str = ""
+
+
+_decode_line: Final = msgspec.json.Decoder(_PromptLine).decode
 
 
 class JudgeSample(msgspec.Struct, frozen=True):
@@ -69,7 +78,7 @@ class JudgeSamples:
         rows = await self._store.page(RequestFilter(since_us=now_us - int(WINDOW_S * 1e6)), "newest", None, MOST_ROWS)
         last_us = now_us - int(SETTLE_S * 1e6)
         ended = [row for row in rows if self._since_us <= row.at_us + row.duration_us <= last_us and row.id not in self._seen]
-        wanted = {row.id: chosen for row in ended if (chosen := self._chosen(row, policies, rollouts.by_pool)) is not None}
+        wanted = {row.id: chosen for row in ended if (chosen := self._chosen(row, policies, rollouts)) is not None}
         kept = await self._store.with_content([row for row in ended if row.id in wanted])
         samples = []
         for row in reversed(ended):
@@ -83,16 +92,14 @@ class JudgeSamples:
             self._seen.popitem(last=False)
         return samples
 
-    def _chosen(
-        self, row: LoggedRequest, policies: PolicySet, by_pool: Mapping[str, Running]
-    ) -> tuple[JudgePolicy, bool, Running | None] | None:
+    def _chosen(self, row: LoggedRequest, policies: PolicySet, rollouts: ActiveRollouts) -> tuple[JudgePolicy, bool, Running | None] | None:
         """The terms of a request, whether its answer is scored, and the rollout for which it is compared; None for neither."""
         policy = policies.for_tenant(row.tenant)
         terms = None if policy is None else policy.treating(row.project, row.model).judge
         if terms is None or row.outcome != "ok" or (row.tenant, row.project) == self._left_out:
             return None
         scored = place("judge/score", row.id) < terms.share
-        running = _rollout_of(row, by_pool.values())
+        running = _rollout_of(row, rollouts)
         compared = running if running is not None and place("judge/pair", row.id) < terms.pair_share else None
         return (terms, scored, compared) if scored or compared is not None else None
 
@@ -104,21 +111,28 @@ def _may_judge(policy: object) -> bool:
     return getattr(policy, "judge", None) is not None or any(fields.get("judge") is not None for fields in treated)
 
 
-def _rollout_of(row: LoggedRequest, running: Iterable[Running]) -> Running | None:
-    """The rollout that asks for the judge and that a request took part in; None for none."""
-    for rollout in running:
-        if (
-            rollout.judged
-            and rollout.counting
-            and row.pool in (rollout.baseline, rollout.canary)
-            and rollout.is_about(row.tenant, row.model)
-        ):
-            return rollout
-    return None
+def _rollout_of(row: LoggedRequest, rollouts: ActiveRollouts) -> Running | None:
+    """The rollout that asks for the judge and that a request took part in; None for none. Of two, one of its pool and one of its prompt,
+    the request's id chooses."""
+    asking = [rollout for rollout in rollouts.all() if rollout.judged and rollout.counting and rollout.is_about(row.tenant, row.model)]
+    took_part = [rollout for rollout in asking if not rollout.of_prompt and row.pool in (rollout.baseline, rollout.canary)]
+    if any(rollout.of_prompt for rollout in asking):
+        line = _decode_line(row.line or b"{}")
+        names = line.rollout.split(",")
+        took_part += [
+            rollout
+            for rollout in asking
+            if rollout.of_prompt and rollout.name in names and line.prompt in (rollout.baseline, rollout.canary)
+        ]
+    return took_part[int(place("judge/which", row.id) * len(took_part))] if took_part else None
 
 
 def _sample(row: LoggedRequest, content: RequestContent, policy: JudgePolicy, scored: bool, compared: Running | None) -> JudgeSample | None:
-    """The sample; None where the texts that it needs are not kept. A prompt that was cut is not answered again."""
+    """The sample; None where the texts that it needs are not kept. A prompt that was cut is not answered again, and another version of a
+    registered prompt is asked only where what the request said itself is kept."""
     scored = scored and bool(content.prompt and content.answer)
-    compared = compared if content.prompt and not content.prompt_cut else None
+    if compared is not None and compared.of_prompt:
+        compared = compared if content.prompted is not None else None
+    elif not content.prompt or content.prompt_cut:
+        compared = None
     return JudgeSample(row, content, policy, scored, compared) if scored or compared is not None else None

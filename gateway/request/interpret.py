@@ -85,6 +85,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     facts.policy_digest = policies.digest
     key = ask.session or facts.user or story.own_id  # the sticky key
     if ask.template is not None:
+        facts.variables = ask.template.variables
         choose_version = partial(deal_prompt, ask, caller, head.headers, story, deps)
         ask, facts.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, choose_version)
     asked = Asked(ask, caller, facts.user, head.headers, story.at_unix)

@@ -5,10 +5,12 @@ answer. Bytes of answers under way and texts that wait are bounded; what finds n
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from typing import Final
+
+import msgspec
 
 from gateway.record import Record
 from gateway.request_log.reader import sealed_content
@@ -16,6 +18,7 @@ from gateway.request_log.redaction import Redactor
 from gateway.request_log.ring import RequestRing
 from gateway.story import Story
 from guardrails.guard_set import GuardSet
+from policies.prompts.prompt import RegisteredPrompt
 from policies.schema import RequestLogPolicy
 from tenancy.request_log import LoggedRequest, SealedContent
 from tenancy.responses import ResponseSealer
@@ -31,7 +34,7 @@ ROOM_BYTES: Final = 64 * 1024 * 1024
 class CapturedReply:
     """A tap that lets everything go on, and remembers the beginning of it."""
 
-    __slots__ = ("_captures", "_most", "_parts", "body", "cut", "fault", "guards", "over", "size", "terms")
+    __slots__ = ("_captures", "_most", "_parts", "body", "cut", "fault", "guards", "over", "prompted", "size", "terms")
 
     def __init__(self, captures: "Captures", terms: RequestLogPolicy, body: bytes, guards: GuardSet | None) -> None:
         self._captures = captures
@@ -40,6 +43,8 @@ class CapturedReply:
         self.terms = terms
         self.body = body
         self.guards = guards
+        self.prompted: tuple[RegisteredPrompt, Mapping[str, object]] | None = None
+        """The prompt of the registry in front of its messages, and the values for it; None for none."""
         self.size = 0
         self.cut = False
         """Whether the answer went on behind what is remembered."""
@@ -111,7 +116,10 @@ class Captures:
             return None
         if terms.share < 1.0 and zlib.crc32(story.gateway_id.encode()) >= terms.share * 2**32:
             return None
-        return CapturedReply(self, terms, body, story.asked.guards)
+        captured = CapturedReply(self, terms, body, story.asked.guards)
+        if story.asked.template is not None and story.asked.variables is not None:
+            captured.prompted = (story.asked.template, story.asked.variables)
+        return captured
 
     def take(self, size: int) -> bool:
         """Whether there is room for so many bytes more, which are taken."""
@@ -151,6 +159,9 @@ class Captures:
         try:
             reply = (captured.reply(), captured.cut) if "answer" in captured.terms.content else None
             content = self._redactor.content(prompt, reply, captured.guards, captured.terms.max_bytes)
+            if prompt is not None and captured.prompted is not None:
+                prompted = self._redactor.prompted(prompt, *captured.prompted, captured.guards, captured.terms.max_bytes)
+                content = msgspec.structs.replace(content, prompted=prompted)
             sealed = sealed_content(self._sealer, request, content)
         except Exception as error:  # noqa: BLE001 - a text that cannot be redacted is not kept, whatever the reason
             self._log_defect(error, request.id)

@@ -18,6 +18,25 @@ MOST_SCANNED: Final = 2000
 """Requests that `sampled` looks through for those with texts."""
 
 
+class PromptedMessage(msgspec.Struct, frozen=True):
+    """A message of a request's own, redacted."""
+
+    role: str
+    content: str
+
+
+class PromptedRequest(msgspec.Struct, frozen=True):
+    """What a request with a prompt of the registry said itself, redacted, so that another version of the prompt can be asked the same."""
+
+    id: str
+    """Of the prompt."""
+    version: int
+    """That the request had."""
+    variables: dict[str, object]
+    messages: tuple[PromptedMessage, ...]
+    """Those behind the prompt's."""
+
+
 class RequestContent(msgspec.Struct, frozen=True):
     """The redacted texts of one request."""
 
@@ -28,6 +47,8 @@ class RequestContent(msgspec.Struct, frozen=True):
     answer_cut: bool = False
     redacted: tuple[str, ...] = ()
     """Kinds of what was redacted."""
+    prompted: PromptedRequest | None = None
+    """None without a prompt of the registry, and where what the request said itself cannot be kept whole."""
 
 
 def sealed_content(sealer: ResponseSealer, request: LoggedRequest, content: RequestContent) -> SealedContent:

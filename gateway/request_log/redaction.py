@@ -4,17 +4,21 @@ Every rule of the request that finds a part of a text counts, whatever its mode 
 need not be kept. The rules for secrets and personal data are always among them. A text is withheld whole where a rule fails.
 """
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from backends.sse import EventSplitter, EventTooLarge
-from gateway.request_log.reader import RequestContent
+from gateway.request_log.reader import PromptedMessage, PromptedRequest, RequestContent
 from guardrails.build import chain_of
 from guardrails.chain import Chain
 from guardrails.guard_set import GuardSet
 from guardrails.messages import texts
 from guardrails.policy import CHANGING, CanaryRule, DetectorRule, GuardRule, LinksRule, PatternRule, PiiRule, SecretsRule, WordsRule
+from policies.prompts.prompt import RegisteredPrompt
+from policies.prompts.template import TooLong
+from policies.prompts.variables import VariableRefused
 
 ALWAYS: Final[tuple[GuardRule, ...]] = (
     SecretsRule(id="kept-secrets", kind="secrets", mode="redact"),
@@ -28,6 +32,10 @@ MARGIN_CHARS: Final = 4096
 3,300."""
 MOST_CHAINS: Final = 64
 """Sets of rules that are kept ready; at the bound all are forgotten."""
+TELLING_CHARS: Final = 4
+"""A value that is shorter tells nobody anything, and is in other texts by chance."""
+ROLES: Final = frozenset({"system", "developer", "user", "assistant"})
+"""Of messages that can be asked again; results of tools belong to calls that are not kept."""
 WITHHELD: Final = "withheld"
 """In the place of kinds: a text could not be redacted, and is not kept."""
 
@@ -78,6 +86,34 @@ class Redactor:
             answer, answer_cut = _redacted(text, is_cut, chain, most, kinds)
         return RequestContent(prompt, answer, prompt_cut, answer_cut, tuple(sorted(kinds)))
 
+    def prompted(
+        self, body: bytes, prompt: RegisteredPrompt, variables: Mapping[str, object], guards: GuardSet | None, most: int
+    ) -> PromptedRequest | None:
+        """What a request with a prompt of the registry said itself; None where it cannot be kept whole and redacted.
+
+        Args:
+            body: of the request, with the prompt's messages.
+            variables: the values that it gave.
+            most: bytes of all values and messages, as UTF-8.
+        """
+        rules = () if guards is None else guards.rules
+        if any(isinstance(rule, DetectorRule) and rule.mode in CHANGING and set(rule.on) != {"output"} for rule in rules):
+            return None  # what it finds is changed in the messages, and not in the values
+        chain = self._chain(guards)
+        try:
+            values = {name: _value_redacted(value, chain) for name, value in variables.items()}
+            messages = tuple(_messages_behind(body, len(prompt.rendered(variables)), chain))
+            rendered = "\n".join(message["content"] for message in prompt.rendered(values))
+        except (VariableRefused, TooLong, _CannotBeKept):
+            return None
+        if sum(len(text.encode()) for text in (*_strings(values), *(message.content for message in messages))) > most:
+            return None
+        # in the prompt's words a value may be what it is not alone, such as a password
+        passed = _passed(rendered, chain)
+        if passed is None or any(passed.count(text) < rendered.count(text) for text in _strings(values) if len(text) >= TELLING_CHARS):
+            return None
+        return PromptedRequest(prompt.id, prompt.version, values, messages)
+
     def _chain(self, guards: GuardSet | None) -> Chain:
         version = "" if guards is None else guards.version
         chain = self._chains.get(version)
@@ -88,6 +124,46 @@ class Redactor:
             as_kept = {"mode": "redact", "on": ["input"], "restore": False, "replacement": None, "on_error": "closed"}
             chain = self._chains[version] = chain_of([rule.model_copy(update=as_kept) for rule in (*own, *ALWAYS)], "input")
         return chain
+
+
+class _CannotBeKept(Exception):
+    """A text that a rule refuses, or a message that cannot be asked again."""
+
+
+def _passed(text: str, chain: Chain) -> str | None:
+    verdict = chain.judge(text)
+    return None if verdict.refused else verdict.text
+
+
+def _value_redacted(value: object, chain: Chain) -> object:
+    """A value of a variable, redacted. Raises _CannotBeKept."""
+    if isinstance(value, list):
+        return [_value_redacted(part, chain) for part in value]
+    passed = _passed(str(value), chain)
+    if passed is None or (not isinstance(value, str) and passed != str(value)):
+        raise _CannotBeKept
+    return passed if isinstance(value, str) else value
+
+
+def _messages_behind(body: bytes, count: int, chain: Chain) -> Iterator[PromptedMessage]:
+    """The messages behind the first ones, redacted. Raises _CannotBeKept."""
+    said: dict[int, list[str]] = {}
+    for text in texts(body).readable:
+        at = text.path.removeprefix("messages[").partition("]")[0] if text.path.startswith("messages[") else ""
+        if not at.isdigit() or text.beside:
+            raise _CannotBeKept
+        said.setdefault(int(at), []).append(text.text)
+    for index, role in enumerate(_roles(body)):
+        if index >= count:
+            passed = _passed("\n".join(said.get(index, ())), chain)
+            if role not in ROLES or not passed:
+                raise _CannotBeKept
+            yield PromptedMessage(role, passed)
+
+
+def _strings(values: Mapping[str, object]) -> Iterator[str]:
+    for value in values.values():
+        yield from (str(part) for part in value) if isinstance(value, list) else (str(value),)
 
 
 def _rewritten_elsewhere(guards: GuardSet | None) -> bool:

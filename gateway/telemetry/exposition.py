@@ -31,6 +31,7 @@ from gateway.telemetry.exemplars import ExemplarRows
 from gateway.telemetry.families import COST, FAMILIES, MAX_SERIES, NONE, Family
 from gateway.telemetry.file_gauges import FILE_GAUGES
 from gateway.telemetry.headroom import HEADROOM_GAUGES
+from gateway.telemetry.judge_gauges import JUDGE_GAUGES
 from gateway.telemetry.processes import PROCESS_COUNTERS, PROCESS_GAUGES, ProcessUse, process_counts, process_rows
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
 from gateway.telemetry.snapshot import CellRows, MetricsSnapshot
@@ -143,6 +144,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **ROLLOUT_GAUGES,
     **ALERT_GAUGES,
     **FILE_GAUGES,
+    **JUDGE_GAUGES,
     **HEADROOM_GAUGES,
     **PROCESS_GAUGES,
     "tidegate_backend_usd_per_hour": ("Price of an hour of the backend's engine, where one is set.", ("pool", "backend")),
@@ -190,6 +192,8 @@ class Scrape(msgspec.Struct, frozen=True):
     """Samples of the gauges of stored files and batches, where they are known."""
     headroom: Sequence[tuple[str, GaugeRows]] = ()
     """Samples of the gauges of what tenants have left of their limits, where they are known."""
+    agreement: Sequence[tuple[str, GaugeRows]] = ()
+    """Samples of the gauges of the judge's agreement, where it was measured."""
     processes: Mapping[str, ProcessUse] = {}
     """What each process of this gateway uses, by its name."""
     usd_per_hour: Mapping[str, float] = {}
@@ -290,7 +294,14 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_index_blocks", [((), float(fullest.blocks))] if fullest else [])
     yield _gauge("tidegate_index_blocks_max", [((), float(fullest.bound))] if fullest else [])
     yield from _queue_gauges(scrape.workers)
-    own = chain(rollout_rows(scrape.rollouts), alert_rows(scrape.alerts), scrape.files, scrape.headroom, process_rows(scrape.processes))
+    own = chain(
+        rollout_rows(scrape.rollouts),
+        alert_rows(scrape.alerts),
+        scrape.files,
+        scrape.headroom,
+        scrape.agreement,
+        process_rows(scrape.processes),
+    )
     for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), own):
         yield _gauge(name, samples)
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in WORKER_STATES), 0)

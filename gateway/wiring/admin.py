@@ -64,6 +64,7 @@ from gateway.sync.responses import ResponseSweep
 from gateway.sync.revocations import RevocationWriter
 from gateway.telemetry.file_gauges import FigureWatch
 from gateway.telemetry.headroom import HeadroomWatch
+from gateway.telemetry.judge_gauges import AgreementWatch
 from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import registry_for
@@ -336,6 +337,8 @@ class AdminApiRun:
         )
         self._alerts = self._alerts_for(settings, hook_secrets.alerts, SqlAlerts(engine))
         self.files = FigureWatch(SqlBatches(engine), time.time) if settings.files.enabled else None
+        measures = settings.judge is not None and settings.judge.agreement_every_days is not None
+        self.agreement = AgreementWatch(SqlFeedback(engine)) if measures else None
         self._simulations = Simulations(self._run_dir, time.time, lambda: f"sim_{secrets.token_hex(12)}")
         self._requests = request_log_for(settings, self._run_dir, pepper, SqlCachePurges(engine))
         self.headroom = HeadroomWatch(lambda: self._holders.directory, self._counters.look, time.time)
@@ -403,7 +406,7 @@ class AdminApiRun:
             group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
             optional = ((self._hook, "webhook"), (self._alerts, "alerts"), (self.files, "figures of files"), (self._copy, "policies"))
             group.create_task(kept_up(self.headroom.run, "headroom"))
-            for work, name in (*optional, (self._requests, "requests")):
+            for work, name in (*optional, (self._requests, "requests"), (self.agreement, "agreement of the judge")):
                 if work is not None:
                     group.create_task(kept_up(work.run, name))
             # beside the loops above, which keep keys current while issuers are slow to answer

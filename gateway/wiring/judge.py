@@ -13,6 +13,7 @@ from gateway.config.load import Settings
 from gateway.deps import Deps
 from gateway.judge.fleet_model import FleetModels
 from gateway.judge.judge import Judge, JudgeParts, JudgeTerms
+from gateway.judge.measuring import AgreementCourse
 from gateway.judge.pair_samples import LostPair
 from gateway.judge.samples import JudgeSamples
 from gateway.process.background import kept_up
@@ -81,6 +82,9 @@ class WorkerJudge:
             models=FleetModels(deps, caller, LineSlots(written.max_in_flight, self._settings.batches.max_share, deps)),
             turn=ratings,
             ratings=ratings,
+            agreement=None
+            if written.agreement_every_days is None
+            else AgreementCourse(ratings, written.model, written.agreement_every_days * DAY_S, written.max_in_flight, deps.wall),
             policies=lambda: deps.live.policies,
             rollouts=lambda: deps.live.rollouts,
             observe_pair=ends.observe_pair,

@@ -37,6 +37,8 @@ class Running(msgspec.Struct, frozen=True):
     """Mirrored requests in flight per worker, at most."""
     judged: bool = False
     """Whether the judge compares answers of both arms for its verdict."""
+    of_prompt: bool = False
+    """Whether the arms are versions of a prompt, not pools."""
 
     def is_about(self, tenant: str, model: str) -> bool:
         """Whether this tenant's requests for this model take part in the rollout."""
@@ -165,4 +167,5 @@ def _running(stored: StoredRollout, document: RolloutDocument) -> Running:
         frozenset(document.models) if document.models else None,
         document.shadow.max_in_flight if document.shadow else 0,
         JUDGED in plan.terms.margins,
+        document.of == "prompt",
     )

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from domain.identity import TenantId
 from tenancy.accounts import Tenant
 from tenancy.directory_ports import EVERYWHERE
-from tenancy.feedback import Feedback, FeedbackAway, FeedbackFull, FeedbackQuery
+from tenancy.feedback import Feedback, FeedbackAway, FeedbackFull, FeedbackQuery, MeasuredAgreement
 from tenancy.stores.sql import SqlDirectory, SqlFeedback, SqlResponseKeeper, SqlUsageStore, open_engine
 from tenancy.usage import UsageEvent
 
@@ -128,3 +128,12 @@ async def test_one_worker_at_a_time_has_the_judges_turn_with_the_tokens_of_the_d
     assert await first.take(mine, NOW + 36, NOW + 66, 7, 50) is None
     assert await second.take(other, NOW + 40, NOW + 70, 7, 30) == 150
     assert await second.take(other, NOW + 41, NOW + 71, 8, 5) == 5, "on a new day the sum begins anew"
+
+
+async def test_the_last_agreement_is_kept(sql_engine: AsyncEngine) -> None:
+    store = SqlFeedback(sql_engine)
+    assert await store.agreement() is None
+    first = MeasuredAgreement("big", "v1", NOW, 40, 0, 24, 0.75, None, 2, 4, 16, 0.875, 1)
+    for measured in (first, structs.replace(first, model="other", kappa=0.5)):
+        await store.keep_agreement(measured)
+        assert await store.agreement() == measured

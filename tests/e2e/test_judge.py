@@ -175,6 +175,89 @@ async def test_a_canary_whose_answers_lose_goes_back_by_the_judge(tmp_path: Path
             assert pairs.keys() == {'tidegate_judge_pairs_total{better="baseline",model="sim"}'}
 
 
+PROMPT = """id: help
+version: {version}
+variables: {{question: {{type: string}}}}
+messages:
+  - {{role: system, content: "Answer at once."}}
+  - {{role: user, content: "{{{{ question }}}}{words}"}}
+"""
+PROMPTS_POLICY = POLICY + "prompts: [{id: help, versions: [{version: 1, weight: 1}, {version: 2, weight: 0}]}]\n"
+OF_PROMPT = ROLLOUT | {"name": "help-2", "of": "prompt", "baseline": "help@1", "canary": "help@2"}
+ANSWERS = SimSettings(models=("sim",), speed=2000, guard={"in riddles": "S1"})
+"""An engine that answers `unsafe` to whom asks for riddles, else `safe`."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [" Answer in riddles.", " Be brief."])
+async def test_a_version_of_a_prompt_whose_answers_lose_goes_back_by_the_judge(tmp_path: Path, words: str) -> None:
+    with_ops(tmp_path)
+    (tmp_path / "prompts").mkdir()
+    for version, said in ((1, ""), (2, words)):
+        (tmp_path / "prompts" / f"help@{version}.yaml").write_text(PROMPT.format(version=version, words=said))
+    worse = "riddles" in words
+    judge_settings = SimSettings(models=("sim",), speed=2000, judge={"unsafe": 1})
+    async with SimEngine(ANSWERS) as engine, SimEngine(PLAIN) as canary, SimEngine(judge_settings) as judge:
+        more = MORE.format(canary=canary.url, judge=judge.url, tokens=10**7)
+        async with (
+            serving(tmp_path, engine.url, workers=2, settings=settings_with(more), policy=PROMPTS_POLICY) as served,
+            httpx.AsyncClient(timeout=HANG_S, trust_env=False) as client,
+        ):
+            await add_ops(served)
+            started = await client.post(f"{served.admin}/admin/v1/rollouts", json=OF_PROMPT, headers=OWNER)
+            assert started.status_code == 201, started.text
+            prompt = {"id": "help", "variables": {"question": "Am I ann@acme.example?"}}
+
+            async def shown() -> dict[str, Any]:
+                return dict((await client.get(f"{served.admin}/admin/v1/rollouts/help-2", headers=OWNER)).json())
+
+            async def over() -> bool:
+                replies = await asyncio.gather(*(ask(client, served, prompt=prompt, messages=[]) for _ in range(8)))
+                assert {reply.status_code for reply in replies} == {200}
+                if worse:
+                    return bool((await shown())["status"] == "rolled back")
+                return sum((await series(client, served, "tidegate_judge_pairs_total")).values()) >= 60
+
+            await eventually(over)
+            found = await shown()
+            pairs = await series(client, served, "tidegate_judge_pairs_total")
+            better = "baseline" if worse else "tie"
+            assert pairs.keys() == {f'tidegate_judge_pairs_total{{better="{better}",model="sim"}}'}
+            if worse:
+                assert found["reason"].startswith("comparisons lost 1e+02 % against 0 %"), found["reason"]
+            else:
+                assert found["status"] == "running"
+                assert all(finding["judgement"] != "worse" for finding in found["findings"])
+            asked = [json.loads(received.body) for received in judge.received if "chat" in received.path]
+            compared = [body["messages"][1]["content"] for body in asked if "You compare two answers" in body["messages"][0]["content"]]
+            assert compared and not any("riddles" in text or "brief" in text for text in compared), "the judge reads neither version"
+            assert all("question" in text and "[EMAIL]" in text and "ann@" not in text for text in compared)
+
+
+@pytest.mark.slow
+async def test_the_judge_measures_its_agreement_itself_and_every_gateway_shows_it(tmp_path: Path) -> None:
+    with_ops(tmp_path)
+    words = {"33": 1, "Porto": 1, "invents": 2}
+    async with SimEngine(PLAIN) as engine, SimEngine(SimSettings(models=("sim",), speed=2000, judge=words)) as judge:
+        more = MORE.format(canary=engine.url, judge=judge.url, tokens=10**7).replace("judge: {", "judge: {agreement_every_days: 7, ")
+        async with (
+            serving(tmp_path, engine.url, workers=2, settings=settings_with(more), policy=POLICY) as served,
+            httpx.AsyncClient(timeout=HANG_S, trust_env=False) as client,
+        ):
+            await add_ops(served)
+
+            async def shown() -> dict[str, float]:
+                return await series(client, served, "tidegate_judge_agreement_ratio")
+
+            await eventually(shown)
+            found = await shown()
+            assert found['tidegate_judge_agreement_ratio{kind="scores",model="judge"}'] == pytest.approx(14 / 24)
+            asked = [received for received in judge.received if "chat" in received.path]
+            assert len(asked) == 24 + 2 * 16, "each case once, by one of two workers"
+            used = await series(client, served, "tidegate_judge_tokens_total")
+            assert used["tidegate_judge_tokens_total"] > 5000
+
+
 def agreement(served: Served, *arguments: str) -> "subprocess.CompletedProcess[str]":
     key = served.headers["authorization"].removeprefix("Bearer ")
     return subprocess.run(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Callable
@@ -264,6 +265,30 @@ async def test_the_learned_decision_gives_answers_once_labels_say_that_they_are_
             early, late = statuses[:60], statuses[-100:]
             assert "hit-semantic" not in early
             assert late.count("hit-semantic") + late.count("hit-exact") >= 50
+
+
+async def test_the_wrong_rate_that_is_shown_is_that_of_answers_which_engines_gave_anew() -> None:
+    """The engine answers by topic until answers are given from the cache; then nothing that it said is right any longer. Audits find it."""
+    told = {"stale": False}
+    count = itertools.count()
+    script = answering(lambda text: f"{next(count)} is another thing altogether" if told["stale"] else topic_of(text))
+    async with scripted(script) as engine, gateway(engine.url, policies=(policy({"wrong_per_hit": 0.05}),)) as running:
+        async with running.client() as client:
+            await ready(running)
+            questions = [way.format(word, end) for way in WAYS for end in ENDS for word in TOPICS]
+            random.Random(7).shuffle(questions)
+            semantic = running.deps.answers.semantic
+            assert semantic is not None and semantic.audited() == []
+            for text in questions:
+                await ask(client, text)
+            (before,) = semantic.audited()
+            assert before.proof.audits > 0 and before.proof.wrong == 0 and not before.proof.stopped
+            told["stale"] = True
+            for text in questions:
+                await ask(client, f"Please: {text}")
+            (after,) = semantic.audited()
+            assert after.proof.wrong > 0, "an audit asks the engine, whose answer is another one now"
+            assert after.proof.wrong / after.proof.audits > before.proof.upper / 2 or after.proof.stopped
 
 
 async def test_engines_make_the_vectors_where_a_pool_is_named() -> None:

@@ -331,7 +331,7 @@ def _whole(request: LoggedRequest, *, has_content: bool, content: RequestContent
         "slo_missed": _list(entry.slo_missed, ","),
         "record": msgspec.Raw(request.line),
         "explanation": f"/admin/v1/requests/{request.id}/explanation" if entry.pool else None,
-        "content": None if content is None else msgspec.structs.asdict(content),
+        "content": None if content is None else {name: getattr(content, name) for name in ContentKept.model_fields},
     }
 
 

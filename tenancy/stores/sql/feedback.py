@@ -5,12 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tenancy.feedback import Feedback, FeedbackAway, FeedbackFull, FeedbackQuery, RatedRequest
+from tenancy.feedback import Feedback, FeedbackAway, FeedbackFull, FeedbackQuery, MeasuredAgreement, RatedRequest
 from tenancy.stores.sql.schema import usage_event
-from tenancy.stores.sql.schema_feedback import feedback, judge_turn
+from tenancy.stores.sql.schema_feedback import feedback, judge_agreement, judge_turn
 from tenancy.stores.sql.transaction import SqlConnections
 
 WITHIN_S: Final = 10.0
@@ -24,7 +25,7 @@ _JOINED: Final = ("model", "pool", "project", "outcome")
 
 
 class SqlFeedback:
-    """Ratings in SQL (`tenancy.feedback.FeedbackBook`), and the judge's turn (`JudgeTurn`)."""
+    """Ratings in SQL (`tenancy.feedback.FeedbackBook`), the judge's turn (`JudgeTurn`) and its agreement (`AgreementBook`)."""
 
     def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
@@ -74,6 +75,21 @@ class SqlFeedback:
                 if (await connection.execute(insert(judge_turn).values(first).on_conflict_do_nothing())).rowcount > 0:
                     used = await connection.scalar(taken)
             return used
+
+    async def agreement(self) -> MeasuredAgreement | None:
+        async with _away(), self._engine.connect() as connection:
+            document = await connection.scalar(sa.select(judge_agreement.c.document).where(judge_agreement.c.what == TURN))
+        try:
+            return None if document is None else msgspec.json.decode(document, type=MeasuredAgreement)
+        except msgspec.DecodeError:
+            return None  # another version's; the next measurement replaces it
+
+    async def keep_agreement(self, measured: MeasuredAgreement) -> None:
+        values = {"what": TURN, "at_unix": measured.at_unix, "document": msgspec.json.encode(measured).decode()}
+        async with _away(), self._engine.begin() as connection:
+            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            changed = {name: values[name] for name in ("at_unix", "document")}
+            await connection.execute(insert(judge_agreement).values(values).on_conflict_do_update(index_elements=["what"], set_=changed))
 
 
 def _rated(row: Any) -> RatedRequest:

@@ -1,4 +1,4 @@
-"""The tables of ratings and of the judge's turn, and what removes ratings.
+"""The tables of ratings, of the judge's turn and of its agreement, and what removes ratings.
 
 Apart from their store (`feedback.py`), because erasure, the sweep and the end of a tenant (`responses.py`, `accounts.py`) remove ratings
 together with stored Responses.
@@ -41,6 +41,15 @@ judge_turn = sa.Table(
     sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 """One row: who judges, and the tokens of a day."""
+
+judge_agreement = sa.Table(
+    "judge_agreement",
+    metadata,
+    sa.Column("what", sa.String(16), primary_key=True),
+    sa.Column("at_unix", sa.Float, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+"""One row: the last measurement of the judge's agreement, as JSON."""
 
 
 def erased_feedback(tenant: TenantId, end_users: Collection[str], before_unix: float | None) -> sa.Delete:

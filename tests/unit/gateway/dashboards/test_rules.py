@@ -309,6 +309,18 @@ CASES = (
         "A rollout was rolled back because its canary was worse",
         quiet="9m",
     ),
+    Case(
+        "JudgeDisagrees",
+        {
+            f'tidegate_judge_agreement_ratio{{{GATEWAY}, model="small", kind="scores"}}': "0.9x40",
+            f'tidegate_judge_agreement_ratio{{{GATEWAY}, model="small", kind="pairs"}}': "0.75x40",
+            f'tidegate_rollout_judgement{{{GATEWAY}, rollout="v2", metric="judged"}}': "_x10 0x30",
+        },
+        "20m",
+        {"model": "small", "kind": "pairs", "instance": "gw:8081", "job": "tidegate"},
+        "Judge small agrees on 75% of pairs, and a rollout is decided by it",
+        quiet="9m",
+    ),
 )
 ALERTS = {alert.name: alert for group in alert_groups() for alert in group.alerts}
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gateway.judge.fleet_model import ModelAnswer
-from gateway.judge.judge import MOST_WAITING, Judge, JudgeParts, JudgeTerms
+from gateway.judge.judge import MOST_WAITING, Judge, JudgeParts, JudgeTerms, arm_question, request_text
 from gateway.judge.pair_samples import LostPair
 from gateway.judge.questions import PAIR_FORM, SCORE_FORM, Message, ModelQuestion
 from gateway.judge.samples import JudgeSample
-from gateway.request_log.reader import RequestContent
+from gateway.request_log.reader import PromptedMessage, PromptedRequest, RequestContent
 from policies.compile import PolicySet, compiled
 from policies.rollout.in_force import NOTHING, ActiveRollouts, Running
 from policies.schema import JudgePolicy
@@ -57,6 +57,7 @@ class Setting:
             models=self,
             turn=self,
             ratings=self,
+            agreement=None,
             policies=lambda: compiled([]),
             rollouts=lambda: NOTHING,
             observe_pair=lambda running, lost: self.lost.append(lost),
@@ -221,3 +222,14 @@ async def test_an_arm_that_does_not_answer_is_no_lost_comparison() -> None:
     setting.samples = [sample(1, scored=False, compared=HALF)]
     await setting.judge.look()
     assert (setting.pairs, setting.counts["failed"]) == ([], 1)
+
+
+def test_versions_of_a_prompt_are_asked_the_same_and_the_judge_reads_neither() -> None:
+    rollout = Running("ro_2", "help-2", "help@1", "help@2", 0.5, 0.0, counting=True, interval_s=10.0, judged=True, of_prompt=True)
+    own = PromptedRequest("help", 1, {"name": "Ann", "bought": ["a lamp"]}, (PromptedMessage("user", "Where is it?"),))
+    content = RequestContent("system: version one says so\nuser: Where is it?", prompted=own)
+    old, new = (arm_question(content, rollout, arm, 512) for arm in ("help@1", "help@2"))
+    assert old.messages == new.messages == [{"role": "user", "content": "Where is it?"}]
+    variables = {"name": "Ann", "bought": ["a lamp"]}
+    assert (old.prompt, new.prompt) == tuple({"id": "help", "version": at, "variables": variables} for at in ("1", "2"))
+    assert request_text(content, rollout) == 'name: "Ann"\nbought: ["a lamp"]\nuser: Where is it?'

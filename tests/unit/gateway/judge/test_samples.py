@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from gateway.judge.samples import MOST_SEEN, SETTLE_S, WINDOW_S, JudgeSamples
-from gateway.request_log.reader import RequestContent, sealed_content
+from gateway.request_log.reader import PromptedMessage, PromptedRequest, RequestContent, sealed_content
 from policies.compile import PolicySet, compiled
 from policies.rollout.in_force import NOTHING, ActiveRollouts, Running
 from policies.schema import PolicyDocument
@@ -136,3 +136,30 @@ async def test_what_was_seen_is_bounded(log: Setting) -> None:
     await log.keep([logged(1)])
     await log.ids(policies())
     assert len(log.samples._seen) == MOST_SEEN
+
+
+OF_PROMPT = Running("ro_2", "help-2", "help@1", "help@2", 0.5, 0.0, counting=True, interval_s=10.0, judged=True, of_prompt=True)
+PROMPTED = structs.replace(TEXTS, prompted=PromptedRequest("help", 1, {"name": "Ann"}, (PromptedMessage("user", "hi"),)))
+
+
+def line(prompt: str, rollout: str) -> bytes:
+    return f'{{"prompt":"{prompt}","rollout":"{rollout}","model":"sim"}}'.encode()
+
+
+async def test_requests_of_a_prompts_rollout_are_compared_where_what_they_said_is_kept(log: Setting) -> None:
+    rollouts = ActiveRollouts({}, {"help@1": OF_PROMPT})
+    took_part = [logged(1, line=line("help@1", "help-2")), logged(2, line=line("help@2", "other,help-2"))]
+    did_not = [logged(3, line=line("help@1", "")), logged(4, line=line("help@3", "help-2")), logged(5), logged(6, line=line("", "help-2"))]
+    await log.keep([*took_part, *did_not], PROMPTED)
+    await log.keep([logged(7, line=line("help@1", "help-2"))], TEXTS)
+    found = await log.samples.new(policies(share=1e-9, pair_share=1.0), rollouts)
+    assert {sample.request.id: sample.compared for sample in found} == {"req-1": OF_PROMPT, "req-2": OF_PROMPT}
+
+
+async def test_a_request_of_two_rollouts_is_compared_for_one_of_them_by_its_id(log: Setting) -> None:
+    rollouts = ActiveRollouts({"chat": HALF}, {"help@1": OF_PROMPT})
+    await log.keep([logged(n, line=line("help@1", "v2,help-2")) for n in range(400)], PROMPTED)
+    found = await log.samples.new(policies(share=1e-9, pair_share=1.0), rollouts)
+    of_prompt = sum(sample.compared is OF_PROMPT for sample in found)
+    assert len(found) == 400
+    assert 150 < of_prompt < 250  # 200, give or take five standard deviations

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from gateway.request_log.reader import PromptedMessage, PromptedRequest
 from gateway.request_log.redaction import MARGIN_CHARS, WITHHELD, Redactor, answer_text, prompt_text
 from guardrails.guard_set import GuardSet
 from guardrails.policy import GuardRule
+from policies.prompts.prompt import RegisteredPrompt, prompt_of
+from policies.prompts.schema import PromptDocument
 
 SECRET = "sk-proj-" + "aB3dE5gH7jK9mN1pQ2rS4tU6" + "T3BlbkFJ" + "vW8xY0zA1bC3dE5fG7hI9jK2"
 RULES: TypeAdapter[list[GuardRule]] = TypeAdapter(list[GuardRule])
@@ -92,3 +95,61 @@ def test_no_part_of_a_secret_is_left_at_a_cut(at: int) -> None:
 def test_texts_are_bounded_in_bytes() -> None:
     kept = Redactor().content(body(("user", "ä" * 500)), (stream("ö" * 500), False), None, 301)
     assert (len(kept.prompt.encode()), len(kept.answer.encode()), kept.prompt_cut, kept.answer_cut) == (300, 300, True, True)
+
+
+def prompt_from(*messages: tuple[str, str], **variables: dict[str, Any]) -> RegisteredPrompt:
+    written = {"id": "help", "version": 2, "variables": variables, "messages": [{"role": role, "content": text} for role, text in messages]}
+    prompt, mistakes = prompt_of(PromptDocument.model_validate(written))
+    assert prompt is not None, mistakes
+    return prompt
+
+
+GREET = prompt_from(("system", "Write to help@acme.example."), ("system", "Be kind to {{ name }}."), name={"type": "string"})
+
+
+def test_what_a_request_with_a_registered_prompt_said_itself_is_kept_apart_from_the_prompt() -> None:
+    sent = body(
+        ("system", "Write to help@acme.example."), ("system", "Be kind to Ann."), ("user", "I am ann@acme.example"), ("assistant", "hi")
+    )
+    kept = Redactor().prompted(sent, GREET, {"name": "Ann"}, None, 999)
+    own = (PromptedMessage("user", "I am [EMAIL]"), PromptedMessage("assistant", "hi"))
+    assert kept == PromptedRequest("help", 2, {"name": "Ann"}, own)
+
+
+@pytest.mark.req("R37")
+def test_values_for_a_registered_prompt_are_redacted() -> None:
+    sent = body(("system", "Write to help@acme.example."), ("system", f"Be kind to {SECRET}."))
+    kept = Redactor().prompted(sent, GREET, {"name": f"ann@acme.example {SECRET}"}, None, 999)
+    assert kept is not None
+    assert SECRET not in str(kept) and "ann@" not in str(kept)
+
+
+@pytest.mark.req("R37")
+@pytest.mark.parametrize(
+    ("messages", "name", "rules", "most"),
+    [
+        ([("user", "x" * 200)], "Ann", None, 100),
+        ([("tool", "42")], "Ann", None, 999),
+        (
+            [],
+            "Ann",
+            guards({"id": "d", "kind": "detector", "detector": "names", "mode": "redact", "on": ["input"], "on_error": "closed"}),
+            999,
+        ),
+        ([], "falcon two", guards({"id": "p", "kind": "pattern", "pattern": "kind to falcon two", "mode": "flag", "on": ["input"]}), 999),
+    ],
+    ids=["more than is kept", "a message that cannot be asked again", "a detector finds more", "found in the words of the prompt"],
+)
+def test_nothing_is_asked_again_that_cannot_be_kept_whole_and_redacted(
+    messages: list[tuple[str, str]], name: str, rules: GuardSet | None, most: int
+) -> None:
+    sent = body(("system", "Write to help@acme.example."), ("system", f"Be kind to {name}."), *messages)
+    assert Redactor().prompted(sent, GREET, {"name": name}, rules, most) is None
+    assert Redactor().prompted(body(("system", "a"), ("system", "b")), GREET, {"name": "Ann"}, None, 999) is not None
+
+
+def test_a_number_that_is_personal_is_not_kept_for_a_prompt() -> None:
+    card = prompt_from(("system", "The card is {{ card }}."), card={"type": "integer"})
+    assert Redactor().prompted(body(("system", "x")), card, {"card": 4111111111111111}, None, 999) is None
+    kept = Redactor().prompted(body(("system", "x")), card, {"card": 7}, None, 999)
+    assert kept is not None and kept.variables == {"card": 7}
