@@ -326,7 +326,7 @@ async def admin_port(
         adapter_registry=AdapterRegistry(adapter_pools(folder), wall),
         registered_adapters=StoreTransactions(journal).adapters,
         models=StoreTransactions(journal).models,
-        pinned={"tide-8b@v1": ["chat"]},
+        pinned={"tide-8b@v1": ["pinned-chat"]},
         bounds=bounds,
         explaining=Explains(),
         reloading=Reloads(),

@@ -25,7 +25,7 @@ from domain.model_revisions import Pinned
 from gateway.cli.backends import fleet_of
 from gateway.cli.connection import URL_VARIABLE, StoreOptions, nobody_listens
 from gateway.cli.engine_check import ask, checked_url, engine_key
-from gateway.cli.engine_meter import Meter, MeterFault, MeterPlan, measured, plan_for
+from gateway.cli.engine_meter import EngineMeter, MeterFault, MeterPlan, measured, plan_for
 from gateway.cli.engine_run import LOOK_S, EngineProcess, need_digest, need_free_port
 from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.models import REVISIONS, revision_of
@@ -197,7 +197,7 @@ def _profiled(target: Target, settings: MeterSettings, usd_per_hour: float | Non
     # imported only here: needed once the measuring begins
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    meter = Meter(target.url, target.model, target.key, random.Random(), time.monotonic)
+    meter = EngineMeter(target.url, target.model, target.key, random.Random(), time.monotonic)
     end = time.monotonic() + settings.seconds
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:

@@ -188,7 +188,7 @@ class PoolDefaults(msgspec.Struct, frozen=True):
     step_tokens: int = 2048
     """Most tokens of an engine's step."""
     prior: Rates | None = None
-    """The measured speed of its engines (`routing.profile`), for backends that name no hardware of their own."""
+    """The measured speed of its engines (`routing.profile`); their hardware is then `profiled`."""
 
 
 NO_DEFAULTS: Final = PoolDefaults()
@@ -204,9 +204,7 @@ def facts_of(traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> BackendFac
 
 def rates_of(traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> Rates:
     """The assumed speed of a backend until it is measured."""
-    if defaults.prior is not None and not traits.hardware:
-        return defaults.prior
-    return PRIORS.get(traits.hardware or defaults.hardware, UNKNOWN_RATES)
+    return PRIORS.get(traits.hardware or defaults.hardware) or defaults.prior or UNKNOWN_RATES
 
 
 def effective(facts: BackendFacts, traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> dict[str, str | int | float]:
@@ -216,7 +214,7 @@ def effective(facts: BackendFacts, traits: Traits, defaults: PoolDefaults = NO_D
         "context_tokens": facts.context_tokens or "none",
         "price": facts.price,
         "region": facts.region or "none",
-        "hardware": traits.hardware or ("profiled" if defaults.prior is not None else defaults.hardware or "unknown"),
+        "hardware": traits.hardware or defaults.hardware or "unknown",
     }
 
 

@@ -214,7 +214,7 @@ def deps_for(
     pool_defaults = {
         pool.name: PoolDefaults(
             pool.context_tokens or 0,
-            pool.hardware or "",
+            "profiled" if pool.name in (priors or {}) else pool.hardware or "",
             pool.limit.bounds(),
             pool.limit.kept_free,
             pool.hold_s or inf,

@@ -78,7 +78,7 @@ def test_what_is_no_profile_or_pin_is_named_with_its_place(tmp_path: Path, lines
 
 
 def test_a_backends_own_hardware_is_nearer_than_its_pools_profile() -> None:
-    defaults = PoolDefaults(hardware="", prior=SLOW)
+    defaults = PoolDefaults(hardware="profiled", prior=SLOW)
     assert rates_of(Traits(), defaults) == SLOW
     assert rates_of(Traits(hardware="rtx-4090-8b"), defaults) == PRIORS["rtx-4090-8b"]
     assert rates_of(Traits(), PoolDefaults()) == UNKNOWN_RATES

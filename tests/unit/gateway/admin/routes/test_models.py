@@ -76,10 +76,10 @@ async def test_a_revision_is_never_replaced(admin: Admin) -> None:
 
 async def test_a_revision_in_use_does_not_retire(admin: Admin) -> None:
     await admin.client.post(REVISIONS, json=wanted(model="tide-8b", revision="v1"), headers=OWNER)
-    assert (await admin.client.get(f"{REVISIONS}/tide-8b@v1", headers=OWNER)).json()["pools"] == ["chat"]
+    assert (await admin.client.get(f"{REVISIONS}/tide-8b@v1", headers=OWNER)).json()["pools"] == ["pinned-chat"]
     refused = await admin.client.post(f"{REVISIONS}/tide-8b@v1/retire", headers=OWNER)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "in_use")
-    assert "pool chat is pinned to it" in refused.json()["error"]["message"]
+    assert "pool pinned-chat is pinned to it" in refused.json()["error"]["message"]
     await admin.client.post(REVISIONS, json=wanted(), headers=OWNER)
     retired = await admin.client.post(f"{REVISIONS}/tide/8b@v2/retire", headers=bearer("operator"))
     assert (retired.status_code, retired.json()["retired_unix"] is not None) == (200, True)
