@@ -1,6 +1,6 @@
 """Measures a running engine: how long prompts take to their first token, and decode steps by batch and context. Blocking, with threads.
 
-`EngineMeter` asks one engine. `measured` runs a plan of prompts and batches in the order that says most first, and stops when its time is over.
+`EngineMeter` asks one engine. `measured` runs a plan of prompts and batches, those that say most first, and stops when its time is over.
 Prompts are random token ids, so that no two share a prefix and nothing is cached; their lengths are those that the engine counts.
 
 A batch of n streams is measured while all n of them decode: from the last of their first tokens to the first of their ends. The step is the

@@ -93,7 +93,8 @@ def profile_engine(
                 _need_idle(target, gateway)
             if place == 0 and revision is not None:
                 _need_proof(target, revision)
-            fitting = min(longest, (target.facts.context or longest) * 3 // 4)
+            context = target.facts.context
+            fitting = longest if context is None else min(longest, context * 3 // 4)
             settings = MeterSettings(plan_for(fitting, min(sequences, target.facts.sequences or sequences)), step_tokens, minutes * 60)
             profiles.append(_profiled(target, settings, price))
     if file is not None:
