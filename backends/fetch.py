@@ -88,8 +88,14 @@ async def fetch(
         FetchTimeout: no complete reply came within `timeout_s`.
         FetchError: the connection was lost, or the body is over `max_bytes`.
     """
+    call = Call("GET" if body is None else "POST", path, body or b"", request_id)
+    return await fetch_call(upstream, call, timeout_s=timeout_s, max_bytes=max_bytes)
+
+
+async def fetch_call(upstream: Upstream, call: Call, *, timeout_s: float, max_bytes: int) -> FetchedReply:
+    """The reply to a call. Raises FetchError as `fetch` does."""
     collector = _Collector(max_bytes)
-    flight = upstream.dispatch(Call("GET" if body is None else "POST", path, body or b"", request_id), collector)
+    flight = upstream.dispatch(call, collector)
     try:
         async with asyncio.timeout(timeout_s):
             return await collector.outcome

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -113,25 +114,25 @@ async def measured(kind: str, count: int, folder: Path, postgres: str) -> dict[s
 
 def instructions(kind: str, count: int) -> float:
     """Thousands of instructions per request, of user space."""
-
-    def total(requests: int) -> int:
-        with tempfile.TemporaryDirectory() as folder:
-            command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", sys.executable, "-m", "bench.request_log"]
-            done = subprocess.run([*command, "--only", kind, "--requests", str(requests)], capture_output=True, text=True, check=True)
-        found = re.search(r"Collected : (\d+)", done.stderr)
-        assert found is not None, done.stderr[-500:]
-        return int(found[1])
-
     # the first thousand makes statements and caches, and the lines themselves cost the same in both
-    return (total(2 * count) - total(count)) / count / 1000 - _of_a_line(count)
+
+    def run_of(only: str) -> Callable[[int], list[str]]:
+        return lambda requests: ["bench.request_log", "--only", only, "--requests", str(requests)]
+
+    return counted(run_of(kind), count) - counted(run_of("lines"), count)
 
 
-def _of_a_line(count: int) -> float:
-    """Thousands of instructions that making a line takes, which are the worker's."""
+def counted(module: Callable[[int], list[str]], count: int) -> float:
+    """Thousands of instructions of user space that a module takes for each of so many items: what it takes for twice as many, less what it
+    takes for those.
 
-    def total(requests: int) -> int:
-        command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-m", "bench.request_log"]
-        done = subprocess.run([*command, "--only", "lines", "--requests", str(requests)], capture_output=True, text=True, check=True)
+    Args:
+        module: the module and its arguments for a number of items.
+    """
+
+    def total(items: int) -> int:
+        command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-m", *module(items)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         found = re.search(r"Collected : (\d+)", done.stderr)
         assert found is not None, done.stderr[-500:]
         return int(found[1])

@@ -4,6 +4,9 @@ A gateway of each kind, with ten rules and four limits a tenant as `bench.instru
 Rounds of requests go to them in turn, in an order that changes; a kind's figure is the median of its rounds, each over the plain gateway's
 round beside it. System calls and the admin process are in it, which `bench.instructions` does not count; so is what a gateway does whether
 it is asked or not, which is the same for all kinds.
+
+`--instructions` counts instructions of user space instead, which other work on the machine does not change: those of a worker with and
+without traces, and those of the admin process for a request that is booked and for one that is kept in the request log. It needs valgrind.
 """
 
 import argparse
@@ -22,8 +25,11 @@ from typing import Final
 import uvloop
 
 from backends.simengine import SimEngine, SimSettings
+from bench.instructions.__main__ import count
 from bench.instructions.setup import ALL_TRACED, EXPORTING, MODEL, PRODUCTION, TEXTS, TRACED, Case, made, requests
 from bench.overhead.processes import SUBJECT_CPU, cpu_s, running, start, tree
+from bench.request_log import counted
+from bench.request_log import instructions as of_request_log
 from bench.results_file import Row, machine, refresh, write_rows
 from tests.otlp_receiver import otlp_receiver
 
@@ -59,13 +65,13 @@ class Gateway:
         self._port = json.loads((self._home / "run" / "ready.json").read_text())["data_port"]
         await asyncio.sleep(SETTLED_S)  # engines have been asked what they serve
 
-    async def round(self, count: int) -> float:
+    async def round(self, asked: int) -> float:
         """Ask so many requests; returns the microseconds of processor time that the whole tree took for each."""
         pids = tree(self._process.pid)
         before = cpu_s(pids)
-        await asyncio.gather(*(self._caller(count // CONNECTIONS) for _ in range(CONNECTIONS)))
+        await asyncio.gather(*(self._caller(asked // CONNECTIONS) for _ in range(CONNECTIONS)))
         await asyncio.sleep(SETTLED_S)
-        return (cpu_s(pids) - before) / (count // CONNECTIONS * CONNECTIONS) * 1e6
+        return (cpu_s(pids) - before) / (asked // CONNECTIONS * CONNECTIONS) * 1e6
 
     async def _caller(self, count: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -95,7 +101,20 @@ def gateway(subject: str, engines: list[str], receiver: str) -> Iterator[Gateway
             yield Gateway(process, home, keys)
 
 
-async def measure(rounds: int, count: int) -> dict[str, list[float]]:
+def instructions() -> None:
+    """Count, and print, thousands of instructions a request."""
+    cases = (Case("1k"), *(Case("1k", subject=subject, exports=True) for subject in (PRODUCTION, TRACED, TEXTS, ALL_TRACED)))
+    for case in cases:
+        whole = count(case, WARM, 500).by_thread
+        known = sum(value for name, value in whole.items() if not name.endswith(" explanations"))  # who compresses them comes when it likes
+        print(f"{known:10.1f}  worker, {case.subject}{', with time to export' if case.exports else ''}")
+    booked = counted(lambda rows: ["bench.booking", "--once", "sqlite", "--rows", str(rows)], 2000)
+    making = counted(lambda rows: ["bench.booking", "--once", "made", "--rows", str(rows)], 2000)
+    print(f"{booked - making:10.1f}  admin process, booking in SQLite")
+    print(f"{of_request_log('sqlite', 2000):10.1f}  admin process, request log in SQLite")
+
+
+async def measure(rounds: int, asked: int) -> dict[str, list[float]]:
     """Microseconds of processor time per request: by kind, one for each round."""
     found: dict[str, list[float]] = {subject: [] for subject in SUBJECTS}
     async with contextlib.AsyncExitStack() as stack:
@@ -111,7 +130,7 @@ async def measure(rounds: int, count: int) -> dict[str, list[float]]:
         order = random.Random(3)
         for _ in range(rounds):
             for subject in order.sample(SUBJECTS, len(SUBJECTS)):
-                found[subject].append(await gateways[subject].round(count))
+                found[subject].append(await gateways[subject].round(asked))
     return found
 
 
@@ -120,7 +139,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--requests", type=int, default=1000, help="of a round")
+    parser.add_argument("--instructions", action="store_true", help="count instructions, and write nothing")
     given = parser.parse_args()
+    if given.instructions:
+        instructions()
+        return
     found = uvloop.run(measure(given.rounds, given.requests))
     rows, lines = [], ["| gateway | µs of processor time a request | over the first | from | to |", "|---|---|---|---|---|"]
     for subject, each in found.items():

@@ -122,6 +122,12 @@ class Directory:
             if scope.level in (Level.TENANT, Level.PROJECT, Level.KEY) and (tenant := self._tag(scope)) is not None:
                 yield from ((tenant, limit) for limit in limits)
 
+    def shared_limits(self) -> Iterator[tuple[Scope, str, Limit]]:
+        """Every limit of an organisation, of a model and of the gateway, with its scope and the tag it is counted under."""
+        for scope, limits in self._limits.items():
+            if (prefix := SHARED_TAGS.get(scope.level)) is not None:
+                yield from ((scope, prefix + scope.name, limit) for limit in limits)
+
     def _tag(self, scope: Scope) -> str | None:
         if scope.level in (Level.TENANT, Level.PROJECT, Level.USER):
             return scope.name.partition("/")[0]

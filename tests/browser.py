@@ -6,6 +6,7 @@ meet; `screenshot` keeps a picture for people.
 """
 
 import contextlib
+import io
 import os
 import shutil
 from collections.abc import AsyncIterator
@@ -116,8 +117,24 @@ async def overflows(page: Page) -> bool:
     return bool(await page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth + 1"))
 
 
-async def screenshot(page: Page, name: str) -> None:
-    """Keep a picture where `SCREENSHOTS` names a folder (`make screenshots`); else nothing."""
-    folder = os.environ.get("SCREENSHOTS")
-    if folder:
-        await page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
+PICTURES: Final = os.environ.get("SCREENSHOTS", "")
+"""The folder for pictures (`make screenshots`); empty where none are made. Tests may then do more, so that pages have more to show."""
+COLOURS: Final = 256
+"""Of a picture: its most frequent ones, so that grounds and thin lines keep theirs. It has a third of the bytes then."""
+
+
+async def screenshot(page: Page, name: str, *, whole: bool = True) -> None:
+    """Keep a picture for the docs in `PICTURES`.
+
+    Args:
+        whole: the whole page, and not only what the window shows of it.
+    """
+    if PICTURES:
+        # imported only here: tests without pictures need no Pillow
+        from PIL import Image
+
+        taken = Image.open(io.BytesIO(await page.screenshot(full_page=whole))).convert("RGB")
+        colours: Any = sorted(taken.getcolors(taken.width * taken.height) or [], reverse=True)[:COLOURS]
+        palette = Image.new("P", (1, 1))
+        palette.putpalette([part for _, colour in colours for part in colour])
+        taken.quantize(palette=palette, dither=Image.Dither.NONE).save(Path(PICTURES) / f"{name}.png", optimize=True)

@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "browser: needs Chromium; run by `make test-console` only")
     config.addinivalue_line("markers", "real_engine: needs a real engine on this machine; run by `make test-engines` only")
     config.addinivalue_line(
-        "markers", "client: runs other people's clients, which have environments of their own; run by `make test-clients` only"
+        "markers", "client: runs other people's programs, which have environments of their own; run by make targets of their own alone"
     )
     config.addinivalue_line("markers", "slow: takes seconds of real time or many processes; run by `make test-slow`, one after the other")
     config.addinivalue_line("markers", "ends_engine: ends an engine that other tests share, so it runs after them")

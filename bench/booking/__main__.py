@@ -237,7 +237,17 @@ def main() -> None:
     parser.add_argument("--together", type=float, default=0.0, help="seconds of four workers under load, instead; 120 or more")
     parser.add_argument("--port", type=int, default=21_500, help="the first of seven loopback ports")
     parser.add_argument("--dry", action="store_true", help="print only")
+    parser.add_argument(
+        "--once", choices=("sqlite", "made"), help="book rows in SQLite once, or only make them; for who counts instructions"
+    )
     given = parser.parse_args()
+    if given.once == "made":
+        list(usage(given.rows, TENANTS[0]))
+        return
+    if given.once:
+        with tempfile.TemporaryDirectory() as folder:
+            asyncio.run(booked_alone(f"sqlite:///{folder}/truth.db", given.rows, TENANTS[0]))
+        return
     if given.together:
         with tempfile.TemporaryDirectory() as folder:
             together(Path(folder), given.together, given.port)

@@ -25,6 +25,7 @@ from gateway.admin.problem import error_reply
 from gateway.admin.server import AdminServer
 from gateway.alerts.watch import AlertCounts
 from gateway.console.files import console_router
+from gateway.console.provider_routes import ProviderAccess
 from gateway.console.session import ConsoleSessions, SessionSeal
 from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState, Bookkeeper
@@ -70,6 +71,8 @@ class ApiRun(Protocol):
     """The counts of files and batches, for metrics; None where files are switched off."""
     headroom: HeadroomWatch
     """What tenants have left of their limits, for metrics."""
+    provider: ProviderAccess | None
+    """Signs people in to the console at an identity provider; None where none is configured."""
     agreement: AgreementWatch | None
     """The judge's agreement, for metrics; None where it is not measured."""
 
@@ -112,6 +115,7 @@ def create_admin_app(
     alerts: Callable[[], AlertCounts | None] = lambda: None,
     files: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
     headroom: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
+    provider: ProviderAccess | None = None,
     agreement: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
 ) -> FastAPI:
     """The admin port as an ASGI app.
@@ -129,11 +133,13 @@ def create_admin_app(
         alerts: what became of budget alerts, for metrics.
         files: samples of the gauges of stored files and batches.
         headroom: samples of the gauges of what tenants have left of their limits.
+        provider: signs people in to the console at an identity provider; None where none is configured.
         agreement: samples of the gauges of the judge's agreement.
     """
     # No docs pages: they load scripts from elsewhere. These routes are in docs/reference/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
     totals = Totals()
+    kept = api.requests if api is not None else None
     usd_per_hour = {pool.name: pool.usd_per_hour for pool in pools if pool.usd_per_hour is not None}
     _add_errors(app)
 
@@ -158,8 +164,14 @@ def create_admin_app(
     async def metrics(request: Request) -> Response:
         snapshots = await collect(with_metrics=True)
         published = supervised()
-        scrape = Scrape(totals.add(snapshots), snapshots, published, workers, version, booking(), rollouts(), alerts(), files(), headroom())
-        scrape = msgspec.structs.replace(scrape, usd_per_hour=usd_per_hour, agreement=agreement())
+        scrape = Scrape(
+            *(totals.add(snapshots), snapshots, published, workers, version, booking(), rollouts(), alerts()),
+            request_log=kept.collector.counts() if kept is not None else None,
+            files=files(),
+            headroom=headroom(),
+            usd_per_hour=usd_per_hour,
+            agreement=agreement(),
+        )
 
         def written() -> tuple[bytes, str]:
             named = processes_of(published, snapshots, os.getpid())
@@ -195,7 +207,7 @@ def create_admin_app(
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
     if api is not None:
         seal = SessionSeal(api.pepper.secret, api.entropy, api.wall)
-        app.include_router(console_router(api.authenticator, seal))
+        app.include_router(console_router(api.authenticator, seal, provider))
         app.add_middleware(ConsoleSessions, seal=seal)
         app.mount(PREFIX, create_admin_api(api, version))
     return app
@@ -269,6 +281,7 @@ async def _serve(
         alerts=lambda: running.alerts() if running is not None else None,
         files=lambda: running.files.rows() if running is not None and running.files is not None else (),
         headroom=lambda: running.headroom.rows() if running is not None else (),
+        provider=running.provider if running is not None else None,
         agreement=lambda: running.agreement.rows() if running is not None and running.agreement is not None else (),
     )
     server = AdminServer(app, slot.ready)

@@ -28,6 +28,7 @@ from gateway.admin.live import LiveFeed
 from gateway.admin.problem import AdminProblem, check_match, etag_of, not_found
 from gateway.admin.simulations import Simulations
 from gateway.answers.inspection import InspectsAnswers
+from gateway.dashboards.prometheus import PanelReader
 from gateway.fleet.adapters import AdapterRegistry
 from gateway.fleet.registry import Registry
 from gateway.guards.inspection import JudgesTexts
@@ -372,6 +373,8 @@ class Parts:
     """Asks workers what guard rules say of a text; None where the API belongs to no gateway."""
     requests: RequestLog | None = None
     """The request log; None where the API belongs to no gateway."""
+    charts: PanelReader | None = None
+    """Asks Prometheus for the panels of the dashboards; None where the settings name none."""
     docs_url: str = ""
     """The address that pages in messages are below; empty for their paths."""
 

@@ -31,11 +31,25 @@ Get = Callable[[str], Awaitable[FetchedReply]]
 WELL_KNOWN: Final = "/.well-known/openid-configuration"
 
 
-class _Discovered(msgspec.Struct):
+class Discovered(msgspec.Struct, frozen=True):
     """The part of a discovery document that is used."""
 
     issuer: str
     jwks_uri: str
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+
+
+async def discovered(issuer: str, get: Get) -> Discovered:
+    """An issuer's discovery document (OpenID Connect Discovery §4). Raises JwksError, or the transport's errors."""
+    body = await _fetched(get, issuer.rstrip("/") + WELL_KNOWN)
+    try:
+        document = msgspec.json.decode(body, type=Discovered)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise JwksError("the discovery document has no issuer and jwks_uri") from None
+    if document.issuer != issuer:
+        raise JwksError("the discovery document is another issuer's; write issuer exactly as it says")
+    return document
 
 
 class JwksUrl:
@@ -59,16 +73,11 @@ class JwksDiscovery:
 
     async def read(self) -> bytes:
         """The document. Raises JwksError, or the transport's errors."""
-        body = await _fetched(self._get, self._issuer.rstrip("/") + WELL_KNOWN)
+        document = await discovered(self._issuer, self._get)
         try:
-            discovered = msgspec.json.decode(body, type=_Discovered)
-            url = checked_key_url(discovered.jwks_uri)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            raise JwksError("the discovery document has no issuer and jwks_uri") from None
+            url = checked_key_url(document.jwks_uri)
         except ValueError as error:
             raise JwksError(f"jwks_uri of the discovery document {error}") from None
-        if discovered.issuer != self._issuer:
-            raise JwksError("the discovery document is another issuer's; write issuer exactly as it says")
         return await _fetched(self._get, url)
 
 

@@ -200,6 +200,8 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
         lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}{_unchecked(lora)}" for lora in pool.loras]
     lines += detectors_in_words(settings, policies)
     lines += [f"tokens of {entry.issuer} for {', '.join(entry.audiences)}" for entry in settings.auth.jwt]
+    if settings.auth.console is not None:
+        lines.append(f"sign-in to the console at {settings.auth.console.issuer}, back to {settings.auth.console.redirect_url}")
     for policy in policies.policies() if policies is not None else ():
         scope = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
         models = ", ".join(meaning(name, rule) for name, rule in sorted(policy.models.items()))
@@ -219,6 +221,7 @@ def _missing_secrets(settings: Settings) -> list[str]:
         "secrets.pepper": settings.secrets.pepper,
         "secrets.former_pepper": settings.secrets.former_pepper,
         "secrets.admin_token": settings.secrets.admin_token,
+        "auth.console.client_secret": None if settings.auth.console is None else settings.auth.console.client_secret,
         "rollouts.webhook.secret": None if settings.rollouts.webhook is None else settings.rollouts.webhook.secret,
         "alerts.webhook.secret": None if settings.alerts.webhook is None else settings.alerts.webhook.secret,
     }

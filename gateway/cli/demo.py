@@ -36,7 +36,16 @@ from gateway.cli.demo_engines import (
     start_smollm2,
     start_vllm,
 )
-from gateway.cli.demo_observe import Observed, need_prometheus, pages, start_prometheus, wait_for_charts, wait_for_scrape
+from gateway.cli.demo_observe import (
+    Observed,
+    console_settings,
+    need_prometheus,
+    pages,
+    prometheus_url,
+    start_prometheus,
+    wait_for_charts,
+    wait_for_scrape,
+)
 from gateway.cli.explain import blocks
 from gateway.cli.printing import fail, out
 from gateway.dashboards.rules import rules
@@ -97,6 +106,7 @@ def demo(
     data_port = _data_port(port, once)
     if observe:
         need_prometheus()
+    charts_from = prometheus_url() if observe else ""
     with contextlib.ExitStack() as at_last, tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder, contextlib.ExitStack() as stack:
         home = Path(folder)
         _label("starting", STARTING[engine])
@@ -108,14 +118,15 @@ def demo(
             case "vllm":
                 pool = DemoPool(start_vllm(stack, home, vllm, weights), SMOL_MODEL, "vllm", "cpu-135m")
         _label("engines", ", ".join(f"{one.id} {one.url}" for one in pool.engines))
-        settings = _write_settings(home, pool, data_port)
+        settings = _write_settings(home, pool, data_port, charts_from)
         key = _create_key(settings)
         ready = _start_gateway(stack, home, settings)
         base_url, admin_url = (f"http://127.0.0.1:{ready[port]}" for port in ("data_port", "admin_port"))
         demo_run = DemoRun(home, f"{base_url}/v1", admin_url, key, pool.model, terms)
         _label("gateway", f"{demo_run.base_url}, admin {demo_run.admin_url}")
         _label("tenant", "demo, with one key")
-        observed = start_prometheus(stack, home, {"tidegate": admin_url.removeprefix("http://")}, rules()) if observe else None
+        targets = {"tidegate": admin_url.removeprefix("http://")}
+        observed = start_prometheus(stack, home, targets, rules(), charts_from) if observe else None
         openai = _openai()
         begun = time.monotonic()
         try:
@@ -132,6 +143,8 @@ def demo(
         _numbered("Try next, in another terminal in this folder", _next(demo_run, request_id))
         _print("")
         _label("console", f"{demo_run.admin_url}/console/, sign in with the token in {demo_run.token_file}")
+        if observe:
+            _label("charts at", f"{demo_run.admin_url}/console/#/charts?last=5+minutes")
         _label("your app", f"base_url {demo_run.base_url}, api_key {key}")
         _label("settings", str(settings))
         _print("Ctrl-C stops everything.")
@@ -220,7 +233,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _write_settings(home: Path, pool: DemoPool, port: int) -> Path:
+def _write_settings(home: Path, pool: DemoPool, port: int, charts_from: str) -> Path:
     data, admin = (port, port + 1) if port else (0, 0)
     backends = "\n".join(f'      - {{id: {e.id}, url: "{e.url}"}}' for e in pool.engines)
     (home / "policies").mkdir()
@@ -236,6 +249,7 @@ def _write_settings(home: Path, pool: DemoPool, port: int) -> Path:
         "engines: {first_token_base_s: 60.0}\n"  # the engines share a few busy cores
         f"pools:\n  - name: chat\n    model: {pool.model}\n    dialect: {pool.dialect}\n    hardware: {pool.hardware}\n"
         f"    backends:\n{backends}\n"
+        f"{console_settings(charts_from) if charts_from else ''}"
     )
     return settings
 

@@ -23,6 +23,8 @@ from gateway.dashboards.panels import Dashboard, Panel, promql
 
 SCRAPE_S: Final = 1
 """Between two scrapes; a demo is looked at at once. 5 to 15 s are usual."""
+CONSOLE_SCRAPE_S: Final = 5
+"""What the demo's settings say of it to the console, so that rates in its charts are over 20 s: a demo has few requests."""
 WINDOW: Final = "1m"
 """The window of rates: it covers all of the demo's requests."""
 CHARTS_WITHIN_S: Final = 30.0
@@ -62,6 +64,16 @@ class Charts:
         return [panel for panel in self.empty if not panel.empty_until]
 
 
+def prometheus_url() -> str:
+    """A free address for Prometheus. Settings of the gateway name it before it listens."""
+    return f"http://127.0.0.1:{free_port()}"
+
+
+def console_settings(url: str) -> str:
+    """The lines of `tidegate.yaml` with which the console draws its charts from this Prometheus."""
+    return f'console: {{prometheus_url: "{url}", scrape_s: {CONSOLE_SCRAPE_S}}}\n'
+
+
 def need_prometheus() -> str:
     """The path of Prometheus; ends the command with what to install when there is none."""
     path = shutil.which("prometheus")
@@ -70,17 +82,17 @@ def need_prometheus() -> str:
     return path
 
 
-def start_prometheus(stack: ExitStack, home: Path, targets: Mapping[str, str], rule_file: str) -> Observed:
+def start_prometheus(stack: ExitStack, home: Path, targets: Mapping[str, str], rule_file: str, url: str) -> Observed:
     """Start Prometheus, and Alertmanager before it where there is one.
 
     Args:
+        url: where it listens, `http://127.0.0.1:PORT`; the gateway's settings name it for the console's charts.
         targets: the addresses, `host:port`, that Prometheus reads metrics from, by the name of their job.
         rule_file: the text of its rules.
     """
     command = need_prometheus()
     alertmanager_url = _start_alertmanager(stack, home)
     (home / "tidegate.rules.yml").write_text(rule_file)
-    url = f"http://127.0.0.1:{free_port()}"
     settings: dict[str, Any] = {
         "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
         "rule_files": ["tidegate.rules.yml"],

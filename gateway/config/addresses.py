@@ -14,6 +14,9 @@ from backends.reach import METADATA_NETWORKS
 METADATA_NAMES: Final = frozenset({"metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"})
 """Host names of cloud-metadata services."""
 
+CALLBACK: Final = "/console/callback"
+"""The path to which an identity provider sends a person back who signs in to the console."""
+
 ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
 UNIX_PATH_BYTES: Final = 107
@@ -116,6 +119,18 @@ def checked_key_url(url: str) -> str:
     return url
 
 
+def checked_redirect_url(url: str) -> str:
+    """The text itself, if an identity provider may send a browser back to it: `https://host/console/callback`, or `http` here.
+
+    Raises:
+        ValueError: it is something else. Never repeats the URL.
+    """
+    checked_key_url(url)
+    if not url.endswith(CALLBACK) or urlsplit(url).path != CALLBACK:
+        raise ValueError(f"is no address of the console's; write https://HOST{CALLBACK}, with the host by which people open the console")
+    return url
+
+
 def checked_hook_url(url: str) -> str:
     """The text itself, if it is the URL of a webhook: `http(s)://host[:port]/path`, with or without a query.
 
@@ -160,6 +175,13 @@ def checked_docs_url(url: str) -> str:
     _, host = _scheme_and_host(url, "a page")
     checked_host(host)
     return url
+
+
+def checked_prometheus_url(url: str) -> str:
+    """The address without a slash at its end: `http(s)://host[:port]/path`. Raises ValueError for another text."""
+    _, host = _scheme_and_host(url, "a Prometheus")
+    checked_host(host)
+    return url.rstrip("/")
 
 
 def _scheme_and_host(url: str, what: str) -> tuple[str, str]:

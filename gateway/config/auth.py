@@ -1,12 +1,14 @@
-"""The settings of JWTs: accepted issuers, the location of their keys, and the mapping of claims to tenants, projects and roles."""
+"""The settings of JWTs: accepted issuers, the location of their keys, the mapping of claims to tenants, projects and roles, and the sign-in
+to the console at an issuer."""
 
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from domain.strict import Strict
-from gateway.config.addresses import checked_key_url
+from gateway.config.addresses import checked_key_url, checked_redirect_url
+from gateway.config.secrets import SecretReference
 from tenancy.accounts import NAME
 from tenancy.jwt import IssuerRules, Mapped, Roles
 
@@ -144,10 +146,51 @@ class IssuerSettings(Strict):
         )
 
 
+class ProviderSignInSettings(Strict):
+    """Sign-in to the console at an identity provider, by OpenID Connect's authorisation-code flow with PKCE."""
+
+    issuer: Text = Field(
+        description="The provider: the `issuer` of one entry of `auth.jwt`. That entry's rules check its tokens and give the roles."
+    )
+    client_id: Text = Field(description="Name of this gateway at the provider.")
+    client_secret: SecretReference | None = Field(
+        default=None, description="Secret of this gateway at the provider; null for a public client, which PKCE alone protects."
+    )
+    client_auth: Literal["basic", "post"] = Field(
+        default="basic",
+        description="Place of the client secret in the request for a token: `basic`, the Authorization header; `post`, the body.",
+    )
+    redirect_url: Annotated[str, StringConstraints(max_length=512), AfterValidator(checked_redirect_url)] = Field(
+        description="Address to which the provider sends the browser back, as registered there: `https://HOST/console/callback`, with the "
+        "host by which people open the console; `http` only on this machine."
+    )
+    scopes: list[Annotated[str, StringConstraints(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]{1,128}$")]] = Field(
+        default=["openid"], min_length=1, max_length=20, description="Scopes that are asked for; `openid` is among them."
+    )
+    token: Literal["id_token", "access_token"] = Field(
+        default="id_token",
+        description="The token of the provider's answer that becomes the credential of the session. `id_token` needs the client id among "
+        "the issuer's `audiences`; `access_token` needs access tokens that are JWTs.",
+    )
+    label: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
+        default="your identity provider", description="Name of the provider on the button of the sign-in page."
+    )
+
+    @field_validator("scopes")
+    @classmethod
+    def _openid(cls, scopes: list[str]) -> list[str]:
+        if "openid" not in scopes:
+            raise ValueError("lack openid, without which a provider sends no ID token; add it")
+        return scopes
+
+
 class AuthSettings(Strict):
     """Authentication of callers besides API keys."""
 
     jwt: list[IssuerSettings] = Field(default=[], max_length=20, description="Issuers whose tokens are accepted; empty for none.")
+    console: ProviderSignInSettings | None = Field(
+        default=None, description="Sign-in to the console at an identity provider; null for none: a token or key is pasted."
+    )
 
     @model_validator(mode="before")
     @classmethod

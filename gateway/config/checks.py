@@ -147,7 +147,8 @@ def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
         disaggregation_problems,
     )
     problems = [problem for check in checks for problem in check(written)]
-    return problems + [problem for look in (_policies, _tls, _database, _issuers, _profiles) for problem in look(written, folder)]
+    looks = (_policies, _tls, _database, _issuers, _profiles, _console_sign_in)
+    return problems + [problem for look in looks for problem in look(written, folder)]
 
 
 def _listeners(written: RawSettings) -> Iterator[Problem]:
@@ -282,7 +283,8 @@ def _metrics(written: RawSettings) -> Iterator[Problem]:
 
 
 def _traces(written: RawSettings) -> Iterator[Problem]:
-    if importlib.util.find_spec("opentelemetry") is not None:
+    # other packages of OpenTelemetry may be there without the messages
+    if importlib.util.find_spec("opentelemetry") is not None and importlib.util.find_spec("opentelemetry.proto") is not None:
         return
     sections: tuple[Path_, ...] = (("traces",), ("request_log", "otlp"))
     for at in sections:
@@ -439,6 +441,27 @@ def _profiles(written: RawSettings, folder: Path) -> Iterator[Problem]:
             yield written.located.problem(at, f"{file!r} is no file that can be read", "name a file of `tidegate engine profile --out`")
         except ValueError as error:
             yield written.located.problem(at, f"{file!r} {error}"[:300], "write it with `tidegate engine profile --out`")
+
+
+def _console_sign_in(written: RawSettings, _folder: Path) -> Iterator[Problem]:
+    at: Path_ = ("auth", "console")
+    issuer, client = written.text(*at, "issuer"), written.text(*at, "client_id")
+    if not issuer:
+        return
+    entries = [i for i in range(written.count("auth", "jwt")) if written.text("auth", "jwt", i, "issuer") == issuer]
+    if not entries:
+        message = "no entry of auth.jwt has this issuer, so its tokens are refused"
+        yield written.located.problem((*at, "issuer"), message, "write the issuer into auth.jwt, spelled the same")
+        return
+    rules: Path_ = ("auth", "jwt", entries[0])
+    if written.value(*rules, "roles") is None:
+        message = "tokens of this issuer give no role, so nobody could sign in with them"
+        yield written.located.problem((*at, "issuer"), message, f"write roles: {{claim: …, map: …}} into auth.jwt[{entries[0]}]")
+    audiences = written.value(*rules, "audiences")
+    if (written.text(*at, "token") or "id_token") == "id_token" and isinstance(audiences, list) and client and client not in audiences:
+        message = "ID tokens are for this client id, which is not among the issuer's audiences"
+        hint = f"add it to auth.jwt[{entries[0]}].audiences, or write token: access_token"
+        yield written.located.problem((*at, "client_id"), message, hint)
 
 
 def _database(written: RawSettings, folder: Path) -> Iterator[Problem]:

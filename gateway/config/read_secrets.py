@@ -79,6 +79,14 @@ def read_admin_token(settings: Settings) -> str | None:
     return token
 
 
+def read_client_secret(settings: Settings) -> str:
+    """The gateway's secret at the identity provider of `auth.console`; empty without one. Raises SecretError."""
+    provider = settings.auth.console
+    if provider is None or provider.client_secret is None:
+        return ""
+    return read_reference(provider.client_secret, settings.base_dir, os.environ)
+
+
 class HookSecrets(msgspec.Struct, frozen=True):
     """The secrets that webhook messages are signed with; None where no webhook is configured."""
 
@@ -97,8 +105,8 @@ def read_hook_secrets(settings: Settings) -> HookSecrets:
 
 
 def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
-    """Read every secret that a start needs: peppers, admin token, secrets of the webhooks, keys of the pools, secrets of the detectors,
-    headers of the trace exporters.
+    """Read every secret that a start needs: peppers, admin token, client secret, secrets of the webhooks, keys of the pools, secrets of the
+    detectors, headers of the trace exporters.
 
     Raises:
         SecretError: a secret is missing or too weak.
@@ -107,6 +115,7 @@ def read_every_secret(settings: Settings, *, new_pepper: bool = False) -> None:
     read_pepper(settings, anew=new_pepper)
     read_former_pepper(settings)
     read_admin_token(settings)
+    read_client_secret(settings)
     read_hook_secrets(settings)
     for pool in settings.pools:
         if pool.api_key is not None:

@@ -28,7 +28,7 @@ from gateway.config.files import BatchSettings, FileSettings
 from gateway.config.guards import GuardSettings
 from gateway.config.judge import FeedbackSettings, JudgeSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
-from gateway.config.metrics import MetricsSettings
+from gateway.config.metrics import ConsoleSettings, MetricsSettings
 from gateway.config.pools import PoolSettings, Region, checked_networks
 from gateway.config.request_log import RequestLogSettings
 from gateway.config.secrets import File, SecretReference, SecretSettings
@@ -396,6 +396,7 @@ class Settings(Strict):
         default=RequestLogSettings(), description="Finished requests that are kept, to be listed and shown."
     )
     metrics: MetricsSettings = Field(default=MetricsSettings(), description="Metrics that cost something.")
+    console: ConsoleSettings = Field(default=ConsoleSettings(), description="Where the console's page Charts reads from.")
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
     traces: TraceSettings | None = Field(default=None, description="Traces of requests, sent to OTLP receivers; null for none.")
     docs_url: DocsUrl | None = Field(

@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from domain.strict import Strict
 from gateway.admin.access import Authenticator
 from gateway.admin.problem import AdminProblem, error_reply
+from gateway.console.provider_routes import ProviderAccess, provider_router
 from gateway.console.session import FOREIGN, MAX_CREDENTIAL_CHARS, SessionSeal, cookie_for, own_request
 
 ROOT: Final = "/console"
@@ -76,15 +77,23 @@ def static_files(folder: Path = STATIC) -> dict[str, StaticFile]:
     return files
 
 
-def console_router(authenticator: Authenticator, seal: SessionSeal) -> APIRouter:
+def console_router(authenticator: Authenticator, seal: SessionSeal, provider: ProviderAccess | None = None) -> APIRouter:
     """The routes of the console.
 
     Args:
         authenticator: checks the credential of a person who signs in.
         seal: makes the cookie of a session.
+        provider: signs people in at an identity provider; None where none is configured.
     """
     files = static_files()
     router = APIRouter()
+    offered = {"provider": None if provider is None else provider.flow.client.label}
+    if provider is not None:
+        router.include_router(provider_router(provider, authenticator, seal, HEADERS))
+
+    @router.get(f"{ROOT}/session", include_in_schema=False)
+    async def ways() -> Response:
+        return Response(msgspec.json.encode(offered), 200, {**HEADERS, "cache-control": "no-store"}, "application/json")
 
     @router.api_route(ROOT, methods=["GET", "HEAD"], include_in_schema=False)
     async def root() -> Response:

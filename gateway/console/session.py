@@ -46,8 +46,36 @@ class _Session(msgspec.Struct, frozen=True, array_like=True):
     until_unix: float
 
 
+class CookieSeal:
+    """Seals bytes into cookie values and opens them again (AES-256-GCM, with a key derived from the pepper).
+
+    Args:
+        pepper: the gateway's secret for digests of keys; every replica has the same.
+        entropy: random bytes, so many.
+        purpose: a value that is sealed for one purpose opens for no other.
+    """
+
+    def __init__(self, pepper: bytes, entropy: Callable[[int], bytes], purpose: bytes) -> None:
+        self._cipher = AESGCM(hmac.digest(pepper, purpose, "sha256"))
+        self._entropy = entropy
+        self._purpose = purpose
+
+    def seal(self, content: bytes) -> str:
+        """The cookie's value."""
+        nonce = self._entropy(NONCE_BYTES)
+        return base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, content, self._purpose)).decode()
+
+    def open(self, value: str) -> bytes | None:
+        """The content; None for a value that is damaged, or sealed with another pepper or for another purpose."""
+        try:
+            sealed = base64.urlsafe_b64decode(value.encode("ascii"))
+            return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], self._purpose)
+        except (ValueError, UnicodeError, binascii.Error, InvalidTag):
+            return None
+
+
 class SessionSeal:
-    """Seals credentials into cookie values and opens them again (AES-256-GCM, with a key derived from the pepper).
+    """Seals credentials into the cookie values of sessions and opens them again.
 
     Args:
         pepper: the gateway's secret for digests of keys; every replica has the same.
@@ -56,30 +84,30 @@ class SessionSeal:
     """
 
     def __init__(self, pepper: bytes, entropy: Callable[[int], bytes], wall: WallClock) -> None:
-        self._cipher = AESGCM(hmac.digest(pepper, _PURPOSE, "sha256"))
-        self._entropy = entropy
+        self._seal = CookieSeal(pepper, entropy, _PURPOSE)
         self._wall = wall
 
-    def seal(self, credential: str) -> str:
-        """The cookie's value; it ends after `SESSION_S`."""
-        nonce = self._entropy(NONCE_BYTES)
-        text = msgspec.msgpack.encode(_Session(credential, self._wall() + SESSION_S))
-        return base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, text, _PURPOSE)).decode()
+    def length_s(self, until_unix: float | None = None) -> float:
+        """How long a session lasts that begins now with a credential that ends at `until_unix`."""
+        return SESSION_S if until_unix is None else max(0.0, min(SESSION_S, until_unix - self._wall()))
+
+    def seal(self, credential: str, until_unix: float | None = None) -> str:
+        """The cookie's value; it ends after `SESSION_S`, and with the credential where that ends sooner."""
+        return self._seal.seal(msgspec.msgpack.encode(_Session(credential, self._wall() + self.length_s(until_unix))))
 
     def open(self, value: str) -> str | None:
         """The credential; None for a value that is over, damaged, or sealed with another pepper."""
+        content = self._seal.open(value)
         try:
-            sealed = base64.urlsafe_b64decode(value.encode("ascii"))
-            text = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _PURPOSE)
-            session = msgspec.msgpack.decode(text, type=_Session)
-        except (ValueError, UnicodeError, binascii.Error, InvalidTag, msgspec.DecodeError):
+            session = None if content is None else msgspec.msgpack.decode(content, type=_Session)
+        except msgspec.DecodeError:
             return None
-        return session.credential if self._wall() < session.until_unix else None
+        return session.credential if session is not None and self._wall() < session.until_unix else None
 
 
-def cookie_for(value: str, *, secure: bool) -> str:
+def cookie_for(value: str, *, secure: bool, length_s: float = SESSION_S) -> str:
     """The `Set-Cookie` header of a session; an empty value ends it."""
-    age_s = int(SESSION_S) if value else 0
+    age_s = int(length_s) if value else 0
     return f"{COOKIE}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
 
 
@@ -148,12 +176,12 @@ def _private(send: Send) -> Send:
     return sent
 
 
-def session_cookie(headers: Headers) -> str | None:
-    """The value of the session's cookie; None without one."""
+def session_cookie(headers: Headers, name: str = COOKIE) -> str | None:
+    """The value of the session's cookie, or of another one; None without one."""
     jar: SimpleCookie = SimpleCookie()
     try:
         jar.load(headers.get("cookie", ""))
     except CookieError:
         return None
-    morsel = jar.get(COOKIE)
+    morsel = jar.get(name)
     return morsel.value if morsel is not None and morsel.value else None

@@ -290,5 +290,26 @@ PROCESSES: Final = AlertGroup(
     ),
 )
 
-CAUSES: Final = (ENGINES, OVERLOAD, BOOKS, GUARDS, PROCESSES)
+OBSERVATION: Final = AlertGroup(
+    "tidegate-observation",
+    (
+        Alert(
+            "TracesLost",
+            'sum by (instance, exporter) (increase(tidegate_traces_total{result!="sent"}[15m])) > 0',
+            "15m",
+            "ticket",
+            "The receiver of exporter {{ $labels.exporter }} misses traces",
+        ),
+        Alert(
+            "RequestLogLost",
+            "sum by (instance) (increase(tidegate_request_log_lost_total[15m])) > 0 or "
+            'sum by (instance) (increase(tidegate_request_log_sink_total{result!="sent"}[15m])) > 0',
+            "",
+            "ticket",
+            "Finished requests of {{ $labels.instance }} are missing in the request log or in a further sink of it",
+        ),
+    ),
+)
+
+CAUSES: Final = (ENGINES, OVERLOAD, BOOKS, GUARDS, PROCESSES, OBSERVATION)
 """The groups about single causes; those about service levels depend on what is promised (`objectives`)."""

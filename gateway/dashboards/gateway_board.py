@@ -189,6 +189,19 @@ GATEWAY: Final = Dashboard(
                     empty_until="the settings have traces",
                 ),
                 Panel(
+                    "Requests that the log lost",
+                    "Finished requests that the request log did not keep, and those that another sink of it did not get.",
+                    (
+                        Query("sum(rate(tidegate_request_log_lost_total[$__rate_interval]))", "log"),
+                        Query(
+                            'sum by (sink, result) (rate(tidegate_request_log_sink_total{result!="sent"}[$__rate_interval]))',
+                            "{{sink}} {{result}}",
+                        ),
+                    ),
+                    "requests/s",
+                    thresholds=(Threshold(1),),
+                ),
+                Panel(
                     "Lines that the access log dropped",
                     "Because nobody read them fast enough.",
                     (Query("sum(rate(tidegate_access_log_dropped_total[$__rate_interval]))", "dropped"),),

@@ -6,7 +6,7 @@ scrapes; and `$pool`, `$model` and `$tenant`, which a viewer chooses. Grafana fi
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -42,6 +42,7 @@ _METRIC: Final = re.compile(r"\b((?:tidegate|gen_ai|DCGM)_\w+)\s*(?:\{([^}]*)\})
 _MATCHER: Final = re.compile(r"([a-zA-Z_]\w*)\s*(?:=~|!~|!=|=)\s*\"")
 _GROUPED: Final = re.compile(r"\b(?:by|on|group_left|group_right)\s*\(([^)]*)\)")
 _LEGEND: Final = re.compile(r"\{\{(\w+)\}\}")
+_NO_WORD: Final = re.compile(r"[^a-z0-9]+")
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -75,6 +76,16 @@ class Panel(msgspec.Struct, frozen=True):
     empty_until: str = ""
     """What has to happen before the panel shows anything; empty where any request is enough."""
 
+    @property
+    def id(self) -> str:
+        """The title as a part of an address, as `time-to-the-first-token`; no two panels of a dashboard have the same one."""
+        return _NO_WORD.sub("-", self.title.lower()).strip("-")
+
+    @property
+    def over_time(self) -> bool:
+        """Whether it is drawn over time, and not of the present values."""
+        return self.kind in ("lines", "stacked")
+
 
 class Row(msgspec.Struct, frozen=True):
     """Panels about one thing, under one heading."""
@@ -102,6 +113,17 @@ class Dashboard(msgspec.Struct, frozen=True):
         """The variables that its queries use."""
         text = " ".join(query.expr for panel in self.panels for query in panel.queries)
         return tuple(name for name in CHOICES if f"${name}" in text)
+
+
+def pattern_of(values: Collection[str]) -> str:
+    """The regular expression of exactly these values as it stands between the quotes of a query; every value where there are none."""
+    whole = "|".join(re.escape(value) for value in values)
+    return whole.replace("\\", "\\\\").replace('"', '\\"') if values else EVERY
+
+
+def named(legend: str, labels: Mapping[str, str]) -> str:
+    """The name of a series: its query's legend with the labels filled in, or the labels' values where the legend has none."""
+    return _LEGEND.sub(lambda found: labels.get(found[1], ""), legend).strip() or ", ".join(labels.values())
 
 
 def promql(expr: str, window: str, **chosen: str) -> str:

@@ -101,6 +101,22 @@ TENANTS: Final = Dashboard(
                     empty_until="a tenant has a budget",
                 ),
                 Panel(
+                    "Least left of shared rate limits",
+                    "The same for limits of organisations, of models and of the gateway, which tenants share.",
+                    (Query(f"bottomk({MOST}, tidegate_shared_limit_headroom_ratio)", "{{level}} {{name}}"),),
+                    "ratio",
+                    most=1,
+                    empty_until="an organisation, a model or the gateway has a limit",
+                ),
+                Panel(
+                    "Least left of shared budgets",
+                    "The same for their limits over days, weeks, months, rolling windows and for ever.",
+                    (Query(f"bottomk({MOST}, tidegate_shared_budget_headroom_ratio)", "{{level}} {{name}}"),),
+                    "ratio",
+                    most=1,
+                    empty_until="an organisation, a model or the gateway has a budget",
+                ),
+                Panel(
                     "Refused by limits",
                     "Requests that a limit refused, by the kind of limit.",
                     (

@@ -1,6 +1,7 @@
 """The admin process's part of the request log: fetches finished requests from the workers, keeps them, and shows them to whoever watches.
 
-Workers are asked once a second, on the connection on which they are asked for their numbers. Requests wait in memory, up to a bound, while
+Workers are asked once a second, on the connection on which they are asked for their numbers; every fourth second while nothing ends and
+nobody watches, and whenever somebody reads the log. Requests wait in memory, up to a bound, while
 the store is away. Whatever is lost on the way is counted: what a worker had to overwrite, and what found no room here.
 
 An end user who is erased (a purge of the answer cache that names the user) is erased from the log, too: requests that are there are
@@ -23,10 +24,13 @@ from domain.clock import WallClock
 from gateway.process.worker_link import ask_every
 from gateway.request_log.ring import FETCH_LINE, RequestsAsked, RequestsFetched, RingLine, take_left
 from gateway.telemetry.access_log import AccessLogEntry
+from gateway.telemetry.request_log_counters import RequestLogCounts
 from tenancy.request_log import LoggedRequest, RequestLogAway, RequestStore, SealedContent
 
 EVERY_S: Final = 1.0
-"""Between two looks at the workers: how long a finished request is unknown here at most."""
+"""Between two looks at the workers while requests end or somebody watches."""
+REST_TURNS: Final = 4
+"""As many times as long between two looks while nothing ends: a worker's ring holds what it can finish in that time."""
 WITHIN_S: Final = 2.0
 """Longest wait for a worker's answer."""
 SWEEP_EVERY_S: Final = 600.0
@@ -118,12 +122,19 @@ class RequestWatcher:
 class RequestSink(Protocol):
     """Gets every finished request, besides the store."""
 
+    name: str
+    """In metrics."""
+
     async def add(self, requests: list[LoggedRequest]) -> None:
         """Take requests; called at each look, also with none. Raises OSError, after which those that wait are lost."""
         ...
 
     async def close(self) -> None:
         """Write what is left."""
+        ...
+
+    def figures(self) -> tuple[int, int, int, int]:
+        """Requests since the start, by `gateway.telemetry.otlp.RESULTS`."""
         ...
 
 
@@ -173,7 +184,9 @@ class RequestCollector:
         """Until when requests of an end user are erased, by tenant and digest."""
         self._purged = 0
         self._away = False
-        self._swept_at = float("-inf")
+        self._swept_at = self._looked_at = float("-inf")
+        self._lively = False
+        """Whether the last look found something."""
         self._turn = asyncio.Lock()
 
     def watch(self) -> RequestWatcher:
@@ -186,15 +199,29 @@ class RequestCollector:
         """Stop watching."""
         self._watchers.discard(watcher)
 
+    def counts(self) -> RequestLogCounts:
+        """What became of finished requests, for metrics."""
+        return RequestLogCounts(self.lost, {sink.name: sink.figures() for sink in self._sinks})
+
     async def run(self) -> None:
         """Collect until cancelled."""
+        turns = REST_TURNS
         while True:
-            await asyncio.shield(asyncio.ensure_future(self.look()))
+            turns += 1
+            if turns >= REST_TURNS or self._lively or self._watchers:
+                turns = 0
+                await asyncio.shield(asyncio.ensure_future(self.look()))
             await self._sleep(EVERY_S)
+
+    async def fresh(self) -> None:
+        """Fetch what has finished up to a second ago, for somebody who reads the log now."""
+        if self._wall() - self._looked_at >= EVERY_S:
+            await self.look()
 
     async def look(self) -> None:
         """Fetch what is new and keep it; an outage of the store is logged at its begin and end."""
         async with self._turn:
+            self._looked_at = self._wall()
             await self._fetch()
             try:
                 if not self._prepared:
@@ -236,6 +263,7 @@ class RequestCollector:
                 more = (self._take(fetched, new) and fetched.more) or more
         for fetched in await asyncio.to_thread(take_left, self._run_dir):
             self._take(fetched, new)
+        self._lively = bool(new)
         for watcher in self._watchers:
             watcher.give(new)
         for sink in self._sinks:

@@ -108,7 +108,12 @@ class OtlpRequests:
     """Sends finished requests as log records."""
 
     def __init__(self, exporter: BatchExporter[LoggedRequest]) -> None:
+        self.name = "otlp"
         self._exporter = exporter
+
+    def figures(self) -> tuple[int, int, int, int]:
+        """Requests since the start, by `gateway.telemetry.otlp.RESULTS`."""
+        return self._exporter.figures()
 
     async def add(self, requests: list[LoggedRequest]) -> None:
         """Take requests; a thread sends them soon."""

@@ -46,13 +46,18 @@ class ParquetRequests:
     """
 
     def __init__(self, folder: Path, name: str, days: int, wall: WallClock) -> None:
+        self.name = "parquet"
         self._folder = folder
-        self._name = name
+        self._file_name = name
         self._days = days
         self._wall = wall
         self._waiting: list[LoggedRequest] = []
         self._since = wall()
-        self._files = 0
+        self._files = self._written = self._failed = 0
+
+    def figures(self) -> tuple[int, int, int, int]:
+        """Requests since the start, by `gateway.telemetry.otlp.RESULTS`."""
+        return self._written, 0, 0, self._failed
 
     async def add(self, requests: list[LoggedRequest]) -> None:
         """Take requests; they are written when they are enough, or the first has waited long."""
@@ -66,7 +71,12 @@ class ParquetRequests:
         """Write what waits, and remove the folders whose time is over. Raises OSError."""
         waiting, self._waiting = self._waiting, []
         if waiting:
-            await asyncio.to_thread(self._write, waiting)
+            before = self._written
+            try:
+                await asyncio.to_thread(self._write, waiting)
+            except OSError:
+                self._failed += len(waiting) - (self._written - before)
+                raise
 
     def _write(self, requests: list[LoggedRequest]) -> None:
         by_day: dict[str, list[LoggedRequest]] = {}
@@ -76,10 +86,11 @@ class ParquetRequests:
             self._files += 1
             into = self._folder / f"{DAY}{day}"
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
-            name = f"requests-{self._name}-{self._files:06d}.parquet"
+            name = f"requests-{self._file_name}-{self._files:06d}.parquet"
             partial = into / f".{name}.partial"
             write_parquet(partial, rows)
             partial.replace(into / name)
+            self._written += len(rows)
         oldest = _day(self._wall() - self._days * 86_400)
         for folder in self._folder.glob(f"{DAY}*"):
             if folder.name[len(DAY) :] < oldest:

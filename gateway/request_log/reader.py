@@ -83,10 +83,12 @@ class RequestLog:
 
     async def page(self, wanted: RequestFilter, order: Order, after: Cursor | None, limit: int) -> list[LoggedRequest]:
         """Requests behind the cursor, at most so many. Raises RequestLogAway."""
+        await self.collector.fresh()
         return await self.collector.store.page(wanted, order, after, limit)
 
     async def get(self, request_id: str, tenant: str | None) -> LoggedRequest | None:
         """One request, of this tenant unless it is None. Raises RequestLogAway."""
+        await self.collector.fresh()
         found = await self.collector.store.get(request_id)
         return None if found is None or (tenant is not None and found.tenant != tenant) else found
 

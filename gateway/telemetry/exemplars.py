@@ -1,4 +1,4 @@
-"""Exemplars: for a bucket of a latency histogram, one request that fell into it, by the id of its trace.
+"""Exemplars: for a bucket of a histogram of requests, one request that fell into it, by the id of its trace.
 
 A bucket keeps its exemplar for `KEPT_S`, so that a busy gateway writes few of them, and a rare slow request always gets to be one. Requests
 without a trace cost nothing. They are shown in OpenMetrics alone.

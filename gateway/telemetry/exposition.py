@@ -33,6 +33,7 @@ from gateway.telemetry.file_gauges import FILE_GAUGES
 from gateway.telemetry.headroom import HEADROOM_GAUGES
 from gateway.telemetry.judge_gauges import JUDGE_GAUGES
 from gateway.telemetry.processes import PROCESS_COUNTERS, PROCESS_GAUGES, ProcessUse, process_counts, process_rows
+from gateway.telemetry.request_log_counters import REQUEST_LOG_COUNTERS, RequestLogCounts, request_log_counts
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
 from gateway.telemetry.snapshot import CellRows, MetricsSnapshot
 
@@ -171,6 +172,7 @@ COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_ledger_booked_total": ("Usage events by what became of them in SQL.", ("state",)),
     **ROLLOUT_COUNTERS,
     **ALERT_COUNTERS,
+    **REQUEST_LOG_COUNTERS,
     "tidegate_access_log_dropped_total": ("Access-log lines dropped because nobody read them fast enough.", ()),
 }
 
@@ -188,6 +190,8 @@ class Scrape(msgspec.Struct, frozen=True):
     rollouts: RolloutFigures | None = None
     alerts: AlertCounts | None = None
     """What became of budget alerts; None where nobody is told."""
+    request_log: RequestLogCounts | None = None
+    """What became of finished requests; None where no request log is kept."""
     files: Sequence[tuple[str, GaugeRows]] = ()
     """Samples of the gauges of stored files and batches, where they are known."""
     headroom: Sequence[tuple[str, GaugeRows]] = ()
@@ -393,6 +397,7 @@ def _process_counters(scrape: Scrape) -> Iterator[Metric]:
     yield _counter("tidegate_worker_restarts_total", [((slot.name.removeprefix("worker-"),), slot.restarts) for slot in slots])
     opens = [((backend.pool, backend.backend), backend.breaker_opens) for backend in fleet_seen(scrape.workers)[:MAX_SERIES]]
     yield _counter("tidegate_backend_breaker_opens_total", opens)
-    for name, counts in chain(rollout_counts(scrape.rollouts), alert_counts(scrape.alerts), process_counts(scrape.processes)):
+    own = chain(rollout_counts(scrape.rollouts), alert_counts(scrape.alerts), request_log_counts(scrape.request_log))
+    for name, counts in chain(own, process_counts(scrape.processes)):
         yield _counter(name, counts)
     yield _counter("tidegate_access_log_dropped_total", [((), scrape.totals.access_log_dropped)])

@@ -1,7 +1,8 @@
-"""How much of their limits tenants have left, read by the admin process out of the counters that workers decide on.
+"""How much of their limits tenants, organisations, models and the gateway have left, read by the admin process out of the counters that
+workers decide on.
 
-`HeadroomWatch` looks at the limits of all tenants in turn, only while somebody scrapes, and at most `LOOKS_PER_S` limits in a second: with
-counters in a worker's memory a look takes time of that worker. The path of a request knows nothing of it.
+`HeadroomWatch` looks at all limits in turn but those of end users, only while somebody scrapes, and at most `LOOKS_PER_S` limits in a
+second: with counters in a worker's memory a look takes time of that worker. The path of a request knows nothing of it.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from gateway.telemetry.cells import MAX_LABEL_CHARS, MAX_NAMES
 from gateway.telemetry.families import OTHER
 from tenancy.directory import Directory
 from tenancy.hold import LimitUsage
-from tenancy.limits import Group, LimitLine, Window, line_of
+from tenancy.limits import Group, Level, Limit, LimitLine, Window, line_of
 from tenancy.ports import CountersAway
 
 EVERY_S: Final = 5.0
@@ -39,20 +40,32 @@ HEADROOM_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         "What the tenant has left of its limits over a period of the calendar, a rolling window or for ever: the least share.",
         ("tenant",),
     ),
-    "tidegate_headroom_looked_timestamp_seconds": ("When every tenant's limits were last looked at for these gauges.", ()),
+    "tidegate_shared_limit_headroom_ratio": (
+        "What an organisation, a model or the gateway has left of its own rates and concurrent requests: the least share.",
+        ("level", "name"),
+    ),
+    "tidegate_shared_budget_headroom_ratio": (
+        "What an organisation, a model or the gateway has left of its own budgets, over a period or for ever: the least share.",
+        ("level", "name"),
+    ),
+    "tidegate_headroom_looked_timestamp_seconds": ("When every limit was last looked at for these gauges.", ()),
 }
+
+TENANT: Final = Level.TENANT.value
 
 log = structlog.get_logger("tidegate.limits")
 
 Rows = list[tuple[tuple[str, ...], float]]
+Place = tuple[str, str]
+"""Level and name: of a tenant, an organisation, a model, or the gateway, whose name is empty."""
 Sleep = Callable[[float], Awaitable[None]]
 
 
 class Headroom(msgspec.Struct, frozen=True):
-    """The least share that is left, by tenant; at most `MAX_NAMES` tenants, and `_other` for the rest."""
+    """The least share that is left, by level and name; at most `MAX_NAMES` names of a level, and `_other` for the rest."""
 
-    limits: Mapping[str, float]
-    budgets: Mapping[str, float]
+    limits: Mapping[Place, float]
+    budgets: Mapping[Place, float]
     looked_unix: float
 
 
@@ -64,10 +77,10 @@ def share_left(usage: LimitUsage) -> float:
 
 
 class HeadroomWatch:
-    """Looks at the limits of tenants while somebody wants to know.
+    """Looks at limits while somebody wants to know.
 
     Args:
-        directory: the tenants and their limits now.
+        directory: the limits now.
         look: reads the counters of a group. Raises CountersAway.
     """
 
@@ -96,21 +109,20 @@ class HeadroomWatch:
 
     async def look_round(self) -> None:
         """Look at every limit once."""
-        limits: dict[str, float] = {}
-        budgets: dict[str, float] = {}
-        labels: set[str] = set()
+        limits: dict[Place, float] = {}
+        budgets: dict[Place, float] = {}
+        labels: dict[str, set[str]] = {}
         try:
-            async for tenant, usage in self._usages():
-                label = tenant[:MAX_LABEL_CHARS]
-                if label not in labels:
-                    if len(labels) >= MAX_NAMES:
-                        label = OTHER
-                    labels.add(label)
+            async for (level, name), usage in self._usages():
+                names = labels.setdefault(level, set())
+                cut = name[:MAX_LABEL_CHARS]
+                label = (level, cut if cut in names or len(names) < MAX_NAMES else OTHER)
+                names.add(label[1])
                 least = limits if usage.line.window in SPENT_AT_ONCE else budgets
                 least[label] = min(least.get(label, 1.0), share_left(usage))
         except CountersAway as error:
             if self.headroom is not None:
-                log.warning("what tenants have left of their limits is not known", reason=str(error)[:200])
+                log.warning("what is left of limits is not known", reason=str(error)[:200])
             self.headroom = None
         else:
             self.headroom = Headroom(limits, budgets, self._wall())
@@ -120,23 +132,30 @@ class HeadroomWatch:
         self._wanted.set()
         return list(headroom_rows(self.headroom))
 
-    async def _usages(self) -> AsyncIterator[tuple[str, LimitUsage]]:
+    async def _usages(self) -> AsyncIterator[tuple[Place, LimitUsage]]:
         looked = 0
-        for tenant, found in groupby(sorted(self._directory().limits_of_tenants(), key=itemgetter(0)), key=itemgetter(0)):
+        for (place, tag), found in groupby(sorted(self._limits(), key=itemgetter(0)), key=itemgetter(0)):
             lines: list[LimitLine] = [line_of(limit, self._wall()) for _, limit in found]
             for begin in range(0, len(lines), AT_ONCE):
                 some = lines[begin : begin + AT_ONCE]
-                for usage in await self._look(Group(tenant, tuple(some))):
-                    yield tenant, usage
+                for usage in await self._look(Group(tag, tuple(some))):
+                    yield place, usage
                 looked += len(some)
                 if looked >= LOOKS_PER_S:
                     looked = 0
                     await self._sleep(1.0)
 
+    def _limits(self) -> Iterator[tuple[tuple[Place, str], Limit]]:
+        """Every limit with its place, and the tag that it is counted under."""
+        directory = self._directory()
+        yield from ((((scope.level.value, scope.name), tag), limit) for scope, tag, limit in directory.shared_limits())
+        yield from ((((TENANT, tenant), tenant), limit) for tenant, limit in directory.limits_of_tenants())
+
 
 def headroom_rows(headroom: Headroom | None) -> Iterator[tuple[str, Rows]]:
     """Samples by gauge; none without figures."""
     if headroom is not None:
-        yield "tidegate_limit_headroom_ratio", [((tenant,), share) for tenant, share in headroom.limits.items()]
-        yield "tidegate_budget_headroom_ratio", [((tenant,), share) for tenant, share in headroom.budgets.items()]
+        for kind, shares in (("limit", headroom.limits), ("budget", headroom.budgets)):
+            yield f"tidegate_{kind}_headroom_ratio", [((name,), share) for (level, name), share in shares.items() if level == TENANT]
+            yield f"tidegate_shared_{kind}_headroom_ratio", [(place, share) for place, share in shares.items() if place[0] != TENANT]
         yield "tidegate_headroom_looked_timestamp_seconds", [((), headroom.looked_unix)]

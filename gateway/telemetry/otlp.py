@@ -9,6 +9,8 @@ request with both. The module knows neither spans nor log records, and imports n
 """
 
 import gzip
+import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,6 +20,7 @@ import msgspec
 import structlog
 
 from domain.clock import Clock
+from gateway.config.trust import verify_for
 
 if TYPE_CHECKING:
     import httpx
@@ -43,6 +46,28 @@ GIVEN_UP_AFTER_S: Final = 60.0
 CLOSE_S: Final = 3.0
 """Longest time that the end of a worker waits for what is left to be sent."""
 COMPLAIN_EVERY_S: Final = 60.0
+"""Shortest time between two complaints."""
+REPEAT_EVERY_S: Final = 3600.0
+"""Shortest time between two complaints with the same advice, while nothing is taken in between."""
+ADVICE: Final = {
+    400: "the receiver does not understand OTLP of this kind; check that it takes http/protobuf at this address",
+    401: "set the credentials that the receiver wants in `headers`, or correct them",
+    403: "set the credentials that the receiver wants in `headers`, or correct them",
+    404: "nothing takes OTLP at this path; most receivers do at /v1/traces and /v1/logs",
+    405: "nothing takes OTLP at this path; most receivers do at /v1/traces and /v1/logs",
+    413: "raise the receiver's limit for the size of a post",
+    415: "the receiver does not take http/protobuf; put a collector in front of it",
+    429: "the receiver is overloaded; lower `ratio`, or give it more room",
+}
+NO_REDIRECT: Final = "redirects are not followed; write the address that this one leads to"
+ITS_OWN_LOG: Final = "look into the receiver's own log"
+NOT_THERE: Final = "check that the receiver runs, the host and the port of the endpoint, and firewalls between"
+TOO_SLOW: Final = "the receiver is too slow; look into its own log, or raise `timeout_s`"
+NO_NAME: Final = "no such host is known here; check the name in the endpoint"
+NOT_TRUSTED: Final = (
+    "add the CA of the receiver's certificate to the system's trust store (or SSL_CERT_FILE), or correct the host in the endpoint"
+)
+NO_TLS: Final = "the receiver does not speak TLS there; write http:// or another port"
 MAX_REPLY_BYTES: Final = 64 * 1024
 MAX_REASON_CHARS: Final = 300
 RESULTS: Final = ("sent", "dropped", "rejected", "failed")
@@ -59,6 +84,8 @@ class Answered(msgspec.Struct, frozen=True):
 
     reason: str = ""
     """Why it was not taken, or what the receiver warns of; empty where all is well."""
+    advice: str = ITS_OWN_LOG
+    """What to do about it."""
     taken: bool = True
     again_s: float | None = None
     """After how many seconds the post may be tried again; None where that is in vain."""
@@ -72,6 +99,7 @@ class OtlpSender:
     Args:
         endpoint: the whole URL, as `http://collector:4318/v1/traces`.
         headers: further headers, such as credentials; they are never logged.
+        timeout_s: longest wait for the connection, for each part of the answer, and for all of its body.
         rejected_of: reads the answer to a post that was taken: how many items were left out, and the receiver's words.
     """
 
@@ -83,6 +111,7 @@ class OtlpSender:
         timeout_s: float,
         compress: bool,
         rejected_of: Callable[[bytes], tuple[int, str]],
+        clock: Clock,
     ) -> None:
         self._endpoint = endpoint
         self.place = endpoint.partition("?")[0]
@@ -93,6 +122,7 @@ class OtlpSender:
         self._compress = compress
         self._timeout_s = timeout_s
         self._rejected_of = rejected_of
+        self._clock = clock
         self._client: httpx.Client | None = None
 
     def send(self, body: bytes, within_s: float = float("inf")) -> Answered:
@@ -100,34 +130,52 @@ class OtlpSender:
         # imported only here, in the thread: the import takes 0.1 s, which no start of a worker should cost
         import httpx
 
-        if self._client is None:
-            self._client = httpx.Client(trust_env=False, limits=httpx.Limits(max_connections=1))
         data = gzip.compress(body, 1) if self._compress else body
+        timeout_s = min(self._timeout_s, within_s)
+        until = self._clock() + timeout_s
         try:
-            with self._client.stream(
-                "POST", self._endpoint, content=data, headers=self._headers, timeout=min(self._timeout_s, within_s)
-            ) as reply:
+            if self._client is None:
+                self._client = httpx.Client(trust_env=False, limits=httpx.Limits(max_connections=1), verify=verify_for(self._endpoint))
+            with self._client.stream("POST", self._endpoint, content=data, headers=self._headers, timeout=timeout_s) as reply:
                 said = b""
                 for piece in reply.iter_bytes():
                     said += piece
                     if len(said) > MAX_REPLY_BYTES:
                         break
+                    if self._clock() > until:
+                        raise httpx.ReadTimeout("the answer does not end")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            return Answered(f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS], taken=False, again_s=0.0)
+            reason = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS]
+            return Answered(reason, _advice_on(error, late=isinstance(error, httpx.TimeoutException)), taken=False, again_s=0.0)
         if reply.is_success:
             rejected, words = self._rejected_of(said)
             return Answered(words[:MAX_REASON_CHARS], rejected=rejected)
         words = "" if reply.headers.get("content-type") == CONTENT_TYPE else said.decode("utf-8", "replace")
         reason = f"status {reply.status_code} {reply.reason_phrase} {words}".strip()[:MAX_REASON_CHARS]
+        advice = NO_REDIRECT if reply.is_redirect else ADVICE.get(reply.status_code, ITS_OWN_LOG)
         if reply.status_code not in TRIED_AGAIN:
-            return Answered(reason, taken=False)
+            return Answered(reason, advice, taken=False)
         after = reply.headers.get("retry-after", "")
-        return Answered(reason, taken=False, again_s=float(after) if after.isascii() and after.isdecimal() else 0.0)
+        return Answered(reason, advice, taken=False, again_s=float(after) if after.isascii() and after.isdecimal() else 0.0)
 
     def close(self) -> None:
         """Close the connection."""
         if self._client is not None:
             self._client.close()
+
+
+def _advice_on(error: Exception, *, late: bool) -> str:
+    """What to do when a receiver cannot be reached; the error that httpx raises, and whether it is for time."""
+    if late:
+        return TOO_SLOW
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError | socket.gaierror):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, socket.gaierror):
+        return NO_NAME
+    if isinstance(cause, ssl.SSLError):
+        return NOT_TRUSTED if isinstance(cause, ssl.SSLCertVerificationError) else NO_TLS
+    return NOT_THERE
 
 
 class BatchExporter(Generic[T]):
@@ -149,6 +197,7 @@ class BatchExporter(Generic[T]):
         self._taken = self._sent = self._rejected = self._failed = 0
         self._added = self._dropped = 0
         self._complained_at = float("-inf")
+        self._complained_of = ""
         self._away = False
         self._wake, self._stop = threading.Event(), threading.Event()
         self._closing_at = float("inf")
@@ -206,7 +255,7 @@ class BatchExporter(Generic[T]):
             except Exception as error:  # noqa: BLE001 - a trace is worth no request, whatever goes wrong here
                 self._failed += 1
                 self._taken += 1
-                self._complain(f"a Record cannot be encoded ({type(error).__name__})")
+                self._complain(f"a Record cannot be encoded ({type(error).__name__})", "report this as a defect of Tidegate")
             if parts and (size >= MAX_BATCH_BYTES or at == count):
                 self._deliver(b"".join(parts), len(parts))
                 parts, size = [], 0
@@ -237,24 +286,23 @@ class BatchExporter(Generic[T]):
             self._sent += records - rejected
             self._rejected += rejected
             if answered.reason:
-                self._complain(f"the receiver says: {answered.reason}")
+                self._complain(f"the receiver says: {answered.reason}", answered.advice)
             elif self._away:
                 log.info("the OTLP receiver answers again", exporter=self.name, endpoint=self._sender.place)
+                self._complained_of = ""
             self._away = False
             return None
         self._away = True
-        self._complain(answered.reason)
+        self._complain(answered.reason, answered.advice)
         if answered.again_s is None:
             self._failed += records
         return answered.again_s
 
-    def _complain(self, reason: str) -> None:
+    def _complain(self, reason: str, advice: str) -> None:
         now = self._clock()
-        if now - self._complained_at >= COMPLAIN_EVERY_S:
+        if now - self._complained_at >= (REPEAT_EVERY_S if advice == self._complained_of else COMPLAIN_EVERY_S):
             self._complained_at = now
+            self._complained_of = advice
             log.warning(
-                "the OTLP receiver does not take everything; check its address, its headers and its own log",
-                exporter=self.name,
-                endpoint=self._sender.place,
-                reason=reason,
+                "the OTLP receiver does not take everything", exporter=self.name, endpoint=self._sender.place, reason=reason, advice=advice
             )

@@ -42,6 +42,8 @@ from gateway.config.load import ConfigError, Settings
 from gateway.config.pools import pinned_of
 from gateway.config.read_secrets import HookSecrets, read_former_pepper
 from gateway.config.secrets import SecretError
+from gateway.console.provider_routes import ProviderAccess
+from gateway.dashboards.prometheus import HttpPrometheus, PanelReader
 from gateway.fleet.adapters import AdapterRegistry, adapters_of
 from gateway.fleet.view import fleet_seen
 from gateway.guards.inspection import WorkersGuards
@@ -66,7 +68,7 @@ from gateway.telemetry.file_gauges import FigureWatch
 from gateway.telemetry.headroom import HeadroomWatch
 from gateway.telemetry.judge_gauges import AgreementWatch
 from gateway.telemetry.rollout_gauges import RolloutFigures
-from gateway.wiring.auth import token_gate_for
+from gateway.wiring.auth import provider_sign_in_for, token_gate_for
 from gateway.wiring.fleet import registry_for
 from gateway.wiring.limits import CounterView
 from gateway.wiring.request_log import request_log_for
@@ -221,6 +223,15 @@ class KeyHolders:
         roles = self.directory.grant(caller.key_id, now_unix).holder.roles
         return Principal(f"key {caller.key_id}", roles, caller.tenant, caller.networks)
 
+    async def known(self, text: str, now_unix: float) -> bool:
+        """Whether a token of an identity provider is valid and names a tenant and project of this gateway, with or without a role."""
+        if self.tokens is None or not looks_like_token(text):
+            return False
+        try:
+            return await self.tokens.authenticate(text, now_unix, self) is not None
+        except Fault:
+            return False
+
 
 def _with_roles(caller: Caller | None) -> Principal | None:
     if caller is None or not caller.roles:
@@ -342,7 +353,10 @@ class AdminApiRun:
         self._simulations = Simulations(self._run_dir, time.time, lambda: f"sim_{secrets.token_hex(12)}")
         self._requests = request_log_for(settings, self._run_dir, pepper, SqlCachePurges(engine))
         self.headroom = HeadroomWatch(lambda: self._holders.directory, self._counters.look, time.time)
+        flow = provider_sign_in_for(settings, pepper)
+        self.provider = None if flow is None else ProviderAccess(flow, lambda token: self._holders.known(token, time.time()))
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
+        self._charts = _charts_for(settings)
         files = policy_files_for(settings)
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
@@ -385,6 +399,7 @@ class AdminApiRun:
             queues=WorkersQueues(self._run_dir),
             guards=WorkersGuards(self._run_dir),
             requests=self._requests.log if self._requests is not None else None,
+            charts=self._charts,
             docs_url=settings.public_docs,
         )
 
@@ -481,6 +496,8 @@ class AdminApiRun:
         await self._simulations.close()
         if self._requests is not None:
             await self._requests.close()
+        if self._charts is not None:
+            await self._charts.close()
         await self._counters.close()
         await self._watch.close()
 
@@ -492,6 +509,11 @@ class AdminApiRun:
 def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:
     webhook = settings.rollouts.webhook
     return None if webhook is None or secret is None else RolloutHook(partial(post_message, webhook.url), secret, time.time)
+
+
+def _charts_for(settings: Settings) -> PanelReader | None:
+    written = settings.console
+    return None if written.prometheus_url is None else PanelReader(HttpPrometheus(written.prometheus_url), written.scrape_s, time.time)
 
 
 def _log_token(issuer: str, outcome: JwtOutcome) -> None:

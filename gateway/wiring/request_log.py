@@ -110,6 +110,7 @@ def _log_records(settings: Settings, target: OtlpTarget) -> RequestSink:
         timeout_s=target.timeout_s,
         compress=target.compression == "gzip",
         rejected_of=rejected_of,
+        clock=time.monotonic,
     )
     maker = LogRecordMaker(resource, installed_version())
     exporter = BatchExporter("request_log", maker.encoded, sender, max_pending=target.max_pending, clock=time.monotonic)

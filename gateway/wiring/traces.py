@@ -54,6 +54,7 @@ def traces_for(settings: Settings) -> Traces | None:
             timeout_s=receiver.timeout_s,
             compress=receiver.compression == "gzip",
             rejected_of=rejected_of,
+            clock=time.monotonic,
         )
         maker = SpanMaker(resource, installed_version(), _span_ids(), internals=receiver.names_internals)
         exporter = BatchExporter(name, maker.encoded, sender, max_pending=receiver.max_pending, clock=time.monotonic)

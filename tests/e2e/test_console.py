@@ -15,7 +15,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from backends.simengine import SimEngine
-from tests.browser import NARROW, WIDE, chromium, console_page, findings, overflows, screenshot, show, sign_in, signed_in
+from tests.browser import NARROW, PICTURES, WIDE, chromium, console_page, findings, overflows, screenshot, show, sign_in, signed_in
 from tests.e2e.test_admin_api import TOKEN, command, governed, status_within
 from tests.e2e.test_backend_commands import SIM
 from tests.e2e.test_serve import Served
@@ -62,6 +62,9 @@ async def test_a_person_signs_in_and_sees_a_request_arrive(tmp_path: Path) -> No
         await chat(served, 20)
         # the legend tells the last value of each line as text
         await expect(page.get_by_role("group", name="Time to the first token")).to_contain_text("ms", timeout=10_000)
+        for _ in range(15 if PICTURES else 0):
+            await chat(served, 10)
+            await page.wait_for_timeout(500)
         await screenshot(page, "fleet")
 
 

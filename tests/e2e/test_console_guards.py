@@ -93,6 +93,8 @@ async def test_hits_and_savings_are_seen_and_answers_are_removed(tmp_path: Path)
         await kept.get_by_role("button", name="Show the answer").first.click()
         await expect(page.get_by_role("dialog", name="A kept answer")).to_contain_text('"finish_reason": "stop"')
         await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog", name="A kept answer")).to_be_hidden()
+        await screenshot(page, "cache")
         await page.get_by_role("button", name="Remove answers…").click()
         dialog = page.get_by_role("dialog", name="Remove kept answers")
         await dialog.get_by_label("Tenant or group").fill("nobody")
@@ -109,7 +111,6 @@ async def test_hits_and_savings_are_seen_and_answers_are_removed(tmp_path: Path)
             while await page.get_by_text("No answer is kept").count() == 0:
                 await page.get_by_role("button", name="List").click()
                 await page.wait_for_timeout(300)
-        await screenshot(page, "cache")
 
 
 async def test_blocks_are_seen_within_seconds_and_rules_on_trial_with_what_they_would_have_done(tmp_path: Path) -> None:
@@ -122,6 +123,17 @@ async def test_blocks_are_seen_within_seconds_and_rules_on_trial_with_what_they_
         await tab(page, "On trial")
         row = page.get_by_role("region", name="Rules in shadow mode").get_by_role("row", name="trial")
         await expect(row).to_contain_text("block would have refused or cut up to 2 of 3 requests")
+        differ = page.get_by_role("region", name="Requests that rules on trial differ about")
+        await expect(differ.locator("tbody tr")).to_have_count(2, timeout=30_000)
+        for reply in replies[1:]:
+            found = differ.get_by_role("row", name=reply.headers["x-tidegate-request-id"])
+            await expect(found).to_contain_text("trial: word in the request")
+            await expect(found.get_by_role("link")).to_have_attribute("href", f"#/requests/{reply.headers['x-tidegate-request-id']}")
+        assert "ann@example.com" not in await differ.inner_text(), "no text of a request is shown"
+        await screenshot(page, "guards-on-trial")
+        await differ.get_by_role("link").first.click()
+        await expect(page.get_by_role("heading", name="Request", exact=True)).to_be_visible()
+        await show(page, "Guards")
         await tab(page, "Blocks")
         blocks = page.get_by_role("region", name="Blocks by guard rules")
         await expect(blocks.get_by_role("row", name="bombs")).to_contain_text("input", timeout=30_000)

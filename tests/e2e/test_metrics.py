@@ -58,6 +58,8 @@ async def test_a_few_requests_are_seen_in_every_way(tmp_path: Path) -> None:
         limits=[
             Limit(Scope(Level.TENANT, "acme"), Meter.REQUESTS, Window.DAY, 10),
             Limit(Scope(Level.TENANT, "acme"), Meter.CONCURRENT_REQUESTS, Window.NOW, 4),
+            Limit(Scope(Level.MODEL, "sim"), Meter.REQUESTS, Window.DAY, 20),
+            Limit(Scope(Level.GLOBAL, ""), Meter.CONCURRENT_REQUESTS, Window.NOW, 8),
         ],
         prices=[Price("p", "sim", ANY_REVISION, 0.0, TokenRates(output=10**12))],
     )
@@ -81,6 +83,8 @@ async def test_a_few_requests_are_seen_in_every_way(tmp_path: Path) -> None:
     assert samples["gen_ai_client_token_usage_count", (*gen_ai, ("gen_ai_token_type", "output"))] == 5
     assert f'trace_id="{TRACE}"' in text
     assert samples["tidegate_limit_headroom_ratio", (("tenant", "acme"),)] == 1
+    assert samples["tidegate_shared_limit_headroom_ratio", (("level", "global"), ("name", ""))] == 1
+    assert samples["tidegate_shared_budget_headroom_ratio", (("level", "model"), ("name", "sim"))] == 0.75
     of_acme = (("model", "sim"), ("tenant", "acme"))
     assert samples["tidegate_cost_usd_total", of_acme] == samples["tidegate_cost_nanousd_total", of_acme] / 1e9 > 0
     assert samples["tidegate_goodput_requests_total", (("met", "true"), *of_acme)] == 5

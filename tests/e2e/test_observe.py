@@ -18,11 +18,12 @@ import httpx
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
-from gateway.cli.demo_observe import SCRAPE_S, charts_now, start_prometheus, wait_for_scrape
+from gateway.cli.demo_observe import SCRAPE_S, charts_now, console_settings, prometheus_url, start_prometheus, wait_for_scrape
 from gateway.dashboards.boards import DASHBOARDS
 from gateway.dashboards.rules import rules
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import Price, TokenRates
+from tests.e2e.test_admin_api import TOKEN
 from tests.e2e.test_serve import Served, ask, serving, tidegate
 from tests.replicas import Tenancy
 from tests.timing import hang_s, timely
@@ -58,6 +59,7 @@ guards:
 DCGM = """DCGM_FI_DEV_GPU_UTIL{gpu="0",backend="e0"} 87
 DCGM_FI_DEV_FB_USED{gpu="0",backend="e0"} 70000
 DCGM_FI_DEV_POWER_USAGE{gpu="0",backend="e0"} 412.5
+DCGM_FI_DEV_POWER_USAGE{gpu="0",backend="e1"} 398.5
 DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="0",backend="e0"} 0.31
 DCGM_FI_PROF_DRAM_ACTIVE{gpu="0",backend="e0"} 0.62
 """
@@ -132,9 +134,13 @@ async def observed(home: Path, rule_file: str, tenancy: Tenancy | None = None) -
     with exporter(DCGM) as dcgm, ExitStack() as stack:
         async with AsyncExitStack() as engines:
             first, second = [await engines.enter_async_context(SimEngine(SimSettings(models=("sim",), speed=20))) for _ in range(2)]
-            async with serving(home, first.url, backend=second.url, workers=2, settings=SETTINGS, policy=POLICY, tenancy=tenancy) as served:
+            url = prometheus_url()
+            (home / "token").write_text(TOKEN)
+            more = console_settings(url) + "secrets: {admin_token: {file: token}}\n"
+            written = {"settings": SETTINGS, "policy": POLICY, "more": more, "tenancy": tenancy}
+            async with serving(home, first.url, backend=second.url, workers=2, **written) as served:  # type: ignore[arg-type]
                 targets = {"tidegate": served.admin.removeprefix("http://"), "dcgm": dcgm}
-                yield engines, served, await asyncio.to_thread(start_prometheus, stack, home, targets, rule_file)
+                yield engines, served, await asyncio.to_thread(start_prometheus, stack, home, targets, rule_file, url)
 
 
 async def traffic(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
@@ -154,12 +160,37 @@ async def traffic(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
         assert reply.status_code == (404 if "model" in fields else 200), reply.text
 
 
+async def by_the_console(served: Served) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """The panels that the admin API has asked for, by dashboard and id, and those of them with a value."""
+    asked, drawn = set(), set()
+    async with httpx.AsyncClient(base_url=f"{served.admin}/admin/v1", trust_env=False, timeout=60) as client:
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+        listed = (await client.get("/dashboards")).json()
+        assert listed["prometheus"]
+        for board in listed["dashboards"]:
+            found = (await client.get(f"/dashboards/{board['uid']}/choices")).json()["choices"]
+            assert set(found) == set(board["choices"])
+            assert all(found.values()), found
+            for panel in (panel for row in board["rows"] for panel in row["panels"]):
+                reply = await client.get(f"/dashboards/{board['uid']}/panels/{panel['id']}", params={"range_s": 600})
+                assert reply.status_code == 200, reply.text
+                asked.add((board["uid"], panel["id"]))
+                if any(value is not None for series in reply.json()["series"] for value in series["values"]):
+                    drawn.add((board["uid"], panel["id"]))
+    return asked, drawn
+
+
 @pytest.mark.req("R38")
 async def test_every_panel_of_every_dashboard_shows_something_or_is_known_not_to(tmp_path: Path) -> None:
     small = Scope(Level.TENANT, "small")
     tenancy = Tenancy(
         ["small"],
-        [Limit(small, Meter.REQUESTS, Window.MINUTE, 1), Limit(small, Meter.REQUESTS, Window.DAY, 1000)],
+        [
+            Limit(small, Meter.REQUESTS, Window.MINUTE, 1),
+            Limit(small, Meter.REQUESTS, Window.DAY, 1000),
+            Limit(Scope(Level.MODEL, "sim"), Meter.REQUESTS, Window.DAY, 1_000_000),
+            Limit(Scope(Level.GLOBAL, ""), Meter.CONCURRENT_REQUESTS, Window.NOW, 1000),
+        ],
         [Price("p", "sim", "*", 0.0, TokenRates(10**9, 10**8, 10**9))],
     )
     async with (
@@ -178,8 +209,17 @@ async def test_every_panel_of_every_dashboard_shows_something_or_is_known_not_to
             if not late:
                 break
             await asyncio.sleep(SCRAPE_S)
+        filled = {(board.uid, panel.id) for board in DASHBOARDS for panel in charts.filled[board.title]}
+        for _ in range(LOOKS):  # the points of a chart lie on a grid of 5 s
+            asked, drawn = await by_the_console(served)
+            if filled <= drawn:
+                break
+            await asyncio.sleep(SCRAPE_S)
         top = await asyncio.to_thread(tidegate, "top", "--once", "--json", "--admin", served.admin, home=tmp_path)
     assert late == [], late
+    # the admin API asks the same queries for the console, and finds what Prometheus has
+    assert asked == {(board.uid, panel.id) for board in DASHBOARDS for panel in board.panels}
+    assert sorted(filled - drawn) == []
     empty = {panel.title: panel.empty_until for panel in charts.empty}
     assert [title for title, why in empty.items() if not why] == []
     assert sorted(STAY_EMPTY - set(empty)) == [], "remove these from the list: they show something"

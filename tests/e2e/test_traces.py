@@ -1,13 +1,19 @@
 """Traces through a whole gateway: what an OTLP receiver gets, what engines are told, and what is kept."""
 
 import asyncio
+import contextlib
+import json
+import re
+import ssl
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trustme
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
+from gateway.telemetry.otlp import ADVICE, ITS_OWN_LOG, NO_NAME, NO_TLS, NOT_THERE, NOT_TRUSTED, TOO_SLOW
 from gateway.wiring.traces import traces_for
 from tests.e2e.test_disaggregation import STRICT, pool
 from tests.e2e.test_serve import ask, serving
@@ -259,6 +265,11 @@ async def test_processes_export_while_they_serve_and_on_their_way_out_and_count_
                     while line not in (text := (await client.get(f"{served.admin}/metrics")).text):
                         await asyncio.sleep(0.05)
                 assert 'tidegate_traces_total{exporter="main",result="dropped"} 0.0' in text
+                assert "\ntidegate_request_log_lost_total 0.0\n" in text
+                line = 'tidegate_request_log_sink_total{result="sent",sink="otlp"} 1.0'
+                async with asyncio.timeout(HANG_S):
+                    while line not in (await client.get(f"{served.admin}/metrics")).text:
+                        await asyncio.sleep(0.05)
                 await client.post(f"{served.url}/v1/chat/completions", json=ask(), headers=served.headers)
             served.process.terminate()
             assert await asyncio.to_thread(served.process.wait, 20) == 0
@@ -283,3 +294,79 @@ async def test_a_receiver_that_is_away_is_named_at_the_start_and_holds_up_nothin
         assert "http://127.0.0.1:9/v1/traces" in (tmp_path / "err.log").read_text()
         served.process.terminate()
         assert await asyncio.to_thread(served.process.wait, 20) == 0
+
+
+async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A receiver that takes everything and never answers."""
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(65536):
+            pass
+    writer.close()
+
+
+async def traces_counted(client: httpx.AsyncClient, admin: str) -> dict[str, dict[str, float]]:
+    """What became of traces, by exporter and result."""
+    text = (await client.get(f"{admin}/metrics")).text
+    found: dict[str, dict[str, float]] = {}
+    for name, result, number in re.findall(r'^tidegate_traces_total\{exporter="(\w+)",result="(\w+)"\} (\S+)$', text, re.MULTILINE):
+        found.setdefault(name, {})[result] = float(number)
+    return found
+
+
+@pytest.mark.slow
+async def test_bad_receivers_cost_no_request_and_each_is_named_once_with_what_to_do(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    asked = 40
+    async with contextlib.AsyncExitStack() as stack:
+        refusing = {status: stack.enter_context(otlp_receiver()) for status in (401, 404, 500, 503)}
+        for status, receiver in refusing.items():
+            receiver.statuses = [status] * 1000
+        slow, untrusted = [await asyncio.start_server(hangs, "127.0.0.1", 0, ssl=context) for context in (None, tls)]
+        for server in (slow, untrusted):
+            stack.callback(server.close)
+        ports = [server.sockets[0].getsockname()[1] for server in (slow, untrusted)]
+        bad = {
+            "unnamed": ("http://nowhere.invalid:4318/v1/traces", NO_NAME),
+            "refused": ("http://127.0.0.1:9/v1/traces", NOT_THERE),
+            "unauthorised": (refusing[401].url, ADVICE[401]),
+            "elsewhere": (refusing[404].url, ADVICE[404]),
+            "failing": (refusing[500].url, ITS_OWN_LOG),
+            "unavailable": (refusing[503].url, ITS_OWN_LOG),
+            "slow": (f"http://127.0.0.1:{ports[0]}/v1/traces", TOO_SLOW),
+            "untrusted": (f"https://127.0.0.1:{ports[1]}/v1/traces", NOT_TRUSTED),
+            "plain": (refusing[404].url.replace("http", "https"), NO_TLS),
+        }
+        good = stack.enter_context(otlp_receiver())
+        exporters = {name: {"endpoint": url, "max_pending": 16, "timeout_s": 0.5} for name, (url, _) in bad.items()}
+        exporters["good"] = {"endpoint": good.url}
+        # JSON is YAML
+        more = f"traces: {json.dumps({'ratio': 1.0, 'exporters': exporters})}\n"
+        engine = await stack.enter_async_context(SimEngine(SIM))
+        served = await stack.enter_async_context(serving(tmp_path, engine.url, more=more))
+        client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, timeout=HANG_S))
+        for _ in range(asked):
+            reply = await client.post(f"{served.url}/v1/chat/completions", json=ask(), headers=served.headers)
+            assert reply.status_code == 200
+        logged = tmp_path / "err.log"
+        await until(lambda: all(f'"{name}"' in logged.read_text() for name in bad), 0.05)
+        await until(lambda: len([span for span in good.spans if span.kind == SERVER]) == asked, 0.05)
+
+        refused_for_good = ("unauthorised", "elsewhere", "failing")
+        async with asyncio.timeout(HANG_S):
+            while True:
+                counts = await traces_counted(client, served.admin)
+                if all(counts[name]["failed"] + counts[name]["dropped"] == asked for name in refused_for_good):
+                    break
+                await asyncio.sleep(0.1)
+        served.process.terminate()
+        assert await asyncio.to_thread(served.process.wait, 20) == 0
+        lines = [json.loads(line) for line in logged.read_text().splitlines() if "does not take everything" in line]
+    assert counts["good"] == {"sent": asked, "dropped": 0, "rejected": 0, "failed": 0}
+    assert sorted(line["exporter"] for line in lines) == sorted(bad), "each is named once"
+    assert {line["exporter"]: (line["endpoint"], line["advice"]) for line in lines} == bad
+    assert all(line["reason"] for line in lines)
+    later = {name: counts[name] for name in ("unnamed", "refused", "unavailable", "slow", "untrusted", "plain")}
+    assert {name: found["sent"] for name, found in later.items()} == dict.fromkeys(later, 0)
+    assert all(found["dropped"] >= asked - 2 * 16 for found in later.values()), later

@@ -167,6 +167,9 @@ def start_vllm(python: str, model: Path, home: Path, name: str, *options: str, k
         OMP_NUM_THREADS="1",
         VLLM_CACHE_ROOT=str(home / "vllm-cache"),
         VLLM_CONFIG_ROOT=str(home / "vllm-config"),
+        # of engines with --otlp-traces-endpoint: gRPC is the default, and 5 s until the first spans
+        OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="http/protobuf",
+        OTEL_BSP_SCHEDULE_DELAY="200",
     )
 
 

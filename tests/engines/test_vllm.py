@@ -37,6 +37,8 @@ from tests.engines.processes import (
     tiny_model,
 )
 from tests.gateway_harness import Stream, stream
+from tests.otlp_receiver import OtlpReceiver, otlp_receiver
+from tests.timing import until as until_true
 
 pytestmark = pytest.mark.real_engine
 
@@ -56,12 +58,14 @@ class Bench:
     gateway: Tidegate
     kv: Process
     adapters: Path
+    receiver: OtlpReceiver
+    """Gets the traces of `main` and of the gateway."""
 
 
 @pytest.fixture(scope="session")
 def bench() -> Iterator[Bench]:
     python = engine_python(".venv-vllm", "test-engines")
-    with engine_home("vllm") as home:
+    with engine_home("vllm") as home, otlp_receiver() as receiver:
         model = tiny_model(python, home)
         # ipc, because with tcp the publisher listens on every address or not at all
         events = {
@@ -73,6 +77,7 @@ def bench() -> Iterator[Bench]:
         options = ["--max-num-seqs", str(SEQUENCES), "--max-num-queued-reqs", str(QUEUE), "--scheduling-policy", "priority"]
         options += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--enable-prompt-tokens-details"]
         options += ["--shutdown-timeout", str(DRAIN_S), "--kv-events-config", json.dumps(events)]
+        options += ["--otlp-traces-endpoint", receiver.url]
         main = start_vllm(python, model, home, "main", *options)
         small = start_vllm(python, model, home, "small", "--max-num-seqs", "1", "--max-num-queued-reqs", "1", key=ENGINE_KEY)
         kv = listen_kv(python, f"ipc://{home}/kv", home)
@@ -84,9 +89,11 @@ def bench() -> Iterator[Bench]:
             loras = [{"name": f"adapter-{of}", "digest": lora_digest(path), "path": str(path)} for of, path in adapters.items()]
             wrong = {"name": "adapter-wrong", "digest": lora_digest(adapters["a"]), "path": str(adapters["b"])}
             adapted = [{"name": model_of(lora["name"]), "pool": "main", "lora": lora["name"]} for lora in (*loras, wrong)]
-            gateway = serve_tidegate(home / "gateway", pools(main, small, home, [*loras, wrong]), *adapted, token_gap_s=GAP_S)
+            traces = {"ratio": 0.0, "exporters": {"main": {"endpoint": receiver.url}}}
+            served = pools(main, small, home, [*loras, wrong])
+            gateway = serve_tidegate(home / "gateway", served, *adapted, sections={"traces": traces}, token_gap_s=GAP_S)
             with stopping(gateway):
-                yield Bench(main, small, gateway, kv, model)
+                yield Bench(main, small, gateway, kv, model, receiver)
 
 
 def model_of(adapter: str) -> str:
@@ -159,6 +166,29 @@ async def test_usage_is_the_engines_own_count(bench: Bench) -> None:
             usage = reply.json()["usage"]
             assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (direct, n, direct + n)
             assert reply.json()["model"] == MODEL
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_the_engine_continues_the_trace_and_follows_the_callers_flag(bench: Bench, streamed: bool, record_property: Any) -> None:
+    """vLLM's span is a child of the gateway's call to it, which stands below the caller's own span."""
+    kept, left_out = f"{0xBEEF + streamed:032x}", f"{0xDEAD + streamed:032x}"
+    async with bench.gateway.client() as client:
+        for trace_id, flag in ((left_out, "00"), (kept, "01")):
+            headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-{flag}"}
+            body = ask(MODEL, max_tokens=4, stream=streamed)
+            reply = await client.post("/v1/chat/completions", json=body, headers=headers)
+            assert reply.status_code == 200
+    await until_true(lambda: {"llm_request", f"chat {MODEL}"} <= bench.receiver.trace(kept).keys())
+    found = bench.receiver.trace(kept)
+    root, forward, call, engine = (found[name] for name in ("POST /v1/chat/completions", "forward", f"chat {MODEL}", "llm_request"))
+    assert [root.parent_id, forward.parent_id, call.parent_id] == ["00f067aa0ba902b7", root.span_id, forward.span_id]
+    assert engine.parent_id == call.span_id
+    assert call.begin_ns <= engine.begin_ns, "one machine has one clock"
+    assert engine.end_ns <= call.end_ns + 50e6, "vLLM ends its span when it has handed the last token on"
+    assert engine.attributes["gen_ai.usage.completion_tokens"] == call.attributes["gen_ai.usage.output_tokens"] == 4
+    assert bench.receiver.trace(left_out) == {}, "neither records what the caller does not"
+    took = [engine.attributes[f"gen_ai.latency.time_in_{part}"] * 1000 for part in ("queue", "model_prefill", "model_decode")]
+    record_property("figure", "vLLM's own span: queue {:.1f}, prefill {:.1f}, decode {:.1f} ms".format(*took))
 
 
 @pytest.mark.parametrize("salted_for", ["acme", "bolt"])

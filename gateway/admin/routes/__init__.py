@@ -11,6 +11,7 @@ from gateway.admin.routes.audit import router as audit
 from gateway.admin.routes.backends import router as backends
 from gateway.admin.routes.cache import router as cache
 from gateway.admin.routes.caller import router as caller
+from gateway.admin.routes.dashboards import router as dashboards
 from gateway.admin.routes.explanations import router as explanations
 from gateway.admin.routes.feedback import router as feedback
 from gateway.admin.routes.forecasts import router as forecasts
@@ -63,5 +64,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     backends,
     gateway,
     live,
+    dashboards,
     audit,
 )

@@ -1,8 +1,9 @@
-"""Guard rules: what they said of requests, the last blocks, and texts judged on trial."""
+"""Guard rules: what they said of requests, the last blocks, what rules on trial found in requests, and texts judged on trial."""
 
 import asyncio
+import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 from fastapi import APIRouter, Query
@@ -11,17 +12,20 @@ from starlette.responses import Response
 
 from domain.strict import Strict
 from gateway.admin.call import AdminCall, answer
-from gateway.admin.describe import POST_ERRORS, READ_ERRORS, Asking, Name, PageQuery, Posting, decode_cursor, page_of
+from gateway.admin.describe import POST_ERRORS, READ_ERRORS, Asking, Name, PageQuery, Posting, decode_cursor, encode_cursor, page_of
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import RETRY, AdminProblem
 from gateway.guards.inspection import JudgeAsked, TextJudged, judged_by_rules
 from gateway.http.openai.controls import GUARDS
 from gateway.process.snapshots import WorkerSnapshot
+from gateway.request_log.collector import entry_of
+from gateway.request_log.reader import RequestLog
 from gateway.telemetry.families import GUARD_FAILURES, GUARD_FINDINGS, GUARD_VERDICTS, GUARD_WORDS, Family
 from guardrails.policy import Direction
 from tenancy.accounts import DEFAULT_PROJECT
 from tenancy.audit import AuditRow
 from tenancy.guard_blocks import BLOCK, FURTHER
+from tenancy.request_log import Cursor, LoggedRequest, RequestFilter
 
 router = APIRouter(route_class=GuardedRoute, tags=["Guards"])
 
@@ -29,6 +33,13 @@ MAX_RULES_CHARS = 256 * 1024
 MAX_ASKED = 64
 GUARD_ACTIONS = "guard"
 """How the actions of the audit begin that guard rules cause."""
+LOOKED_THROUGH: Final = 2000
+"""Requests of the log that one page of `/guards/shadow` looks through; their lines are about 3 MB, and are read in parts."""
+PART: Final = 500
+SHADOW: Final = b":shadow:"
+"""Stands in the line of every request in which a rule on trial found something, and in few other ones."""
+FOUND: Final = re.compile(rf"([a-z0-9_-]+):(.*?):(block|redact|replace|flag|shadow):({'|'.join(get_args(Direction))})=(\d+)(?:, |$)")
+"""One finding of `guard_found` in the access log, as `GuardRecord.found` writes it: rule, kind, mode, direction and number."""
 
 
 class TenantVerdictsShown(BaseModel):
@@ -98,6 +109,43 @@ class GuardEventsQuery(PageQuery):
     """The events to show."""
 
     tenant: str | None = Field(default=None, max_length=63, description="Only events of this tenant.")
+
+
+class ShadowFindingShown(BaseModel):
+    """What one rule on trial found of one kind in one request or its answer."""
+
+    rule: str
+    kind: str
+    direction: str
+    count: int
+
+
+class ShadowRequestShown(BaseModel):
+    """A request in which rules on trial found something: enforced, they would have refused, changed or flagged it."""
+
+    request_id: str
+    at_unix: float
+    tenant: str
+    project: str
+    model: str
+    outcome: str
+    guard: str = Field(description="What the rules in force said, in one word.")
+    findings: list[ShadowFindingShown]
+
+
+class ShadowPage(BaseModel):
+    """Requests that rules on trial differ about, newest first."""
+
+    items: list[ShadowRequestShown]
+    next_cursor: str | None = Field(description="Goes on where this page ended to look; null at the end of the log.")
+    looked_through: int = Field(description="Requests of the log that this page looked through, up to 2,000.")
+
+
+class ShadowQuery(PageQuery):
+    """The requests to look for."""
+
+    tenant: str | None = Field(default=None, max_length=63, description="Only requests of this tenant.")
+    rule: str = Field(default="", max_length=64, description="Only findings of this rule; empty for every rule.")
 
 
 class TrialText(Strict):
@@ -197,6 +245,31 @@ async def events(call: Asking, query: Annotated[GuardEventsQuery, Query()]) -> R
     return answer(200, page_of(rows, query.limit, _event, lambda row: row.seq))
 
 
+@router.get("/guards/shadow", response_model=ShadowPage, responses=READ_ERRORS, summary="Requests that rules on trial differ about")
+async def shadow(call: Asking, query: Annotated[ShadowQuery, Query()]) -> Response:
+    """Show the requests of the log in which a rule in shadow mode found something, without any text. One page looks through 2,000 requests
+    at most, so it may be empty and still have a next one."""
+    log = call.parts.requests
+    if log is None:
+        raise AdminProblem(503, "store_unavailable", "This gateway keeps no request log.")
+    tenant = query.tenant or "" if call.tenant is None else call.own(query.tenant or call.tenant)
+    items: list[dict[str, Any]] = []
+    looked, after = 0, decode_cursor(query.cursor, Cursor)
+    more = True
+    while more and looked < LOOKED_THROUGH and len(items) < query.limit:
+        part = await _part(log, tenant, after)
+        more = len(part) == PART
+        for request in part:
+            looked, after = looked + 1, request.place
+            shown = _differs(request, query.rule) if SHADOW in request.line else None
+            if shown is not None:
+                items.append(shown)
+                if len(items) == query.limit:
+                    more = more or request is not part[-1]
+                    break
+    return answer(200, {"items": items, "next_cursor": encode_cursor(after) if more else None, "looked_through": looked})
+
+
 @router.post("/guards/test", response_model=TrialShown, responses=POST_ERRORS, summary="Judge a text on trial")
 async def test(call: Posting, wanted: TrialText) -> Response:
     """Say what the rules of a tenant's policy, or rules as they are written here, would do to a text. Nothing is sent to a model, kept or
@@ -248,6 +321,25 @@ def _event(row: AuditRow) -> dict[str, Any]:
         version=after.get("version", ""),
         further=after.get("blocks", 0) if entry.action == FURTHER else 0,
     ).model_dump()
+
+
+async def _part(log: RequestLog, tenant: str, after: Cursor | None) -> list[LoggedRequest]:
+    return await log.page(RequestFilter(tenant=tenant), "newest", after, PART)
+
+
+def _differs(request: LoggedRequest, rule: str) -> dict[str, Any] | None:
+    """The request with what rules on trial found in it; None where they found nothing."""
+    entry = entry_of(request)
+    found = [match.groups() for match in FOUND.finditer(entry.guard_found)]
+    findings = [
+        ShadowFindingShown(rule=name, kind=kind, direction=direction, count=int(count))
+        for name, kind, mode, direction, count in found
+        if mode == "shadow" and rule in ("", name)
+    ]
+    if not findings:
+        return None
+    same = {name: getattr(entry, name) for name in ("tenant", "project", "model", "outcome", "guard")}
+    return ShadowRequestShown(request_id=request.id, at_unix=request.at_us / 1e6, **same, findings=findings).model_dump()
 
 
 def _sums(workers: Iterable[WorkerSnapshot], family: Family, call: AdminCall) -> dict[tuple[str, ...], list[float]]:

@@ -160,11 +160,18 @@ class LimitQuery(PageQuery):
     """The limits to show."""
 
     tenant: str = Field(default="", max_length=63, description="Only limits of this tenant and of its projects, keys and end users.")
+    organisation: str = Field(default="", max_length=63, description="Only limits of this organisation itself.")
 
 
 @router.get("/limits", response_model=LimitPage, responses=READ_ERRORS, summary="List limits")
 async def list_all(call: Asking, query: Annotated[LimitQuery, Query()]) -> Response:
     """Show limits by id; a tenant-admin sees those of his tenant and below."""
+    if query.organisation:
+        if query.tenant:
+            raise AdminProblem(400, "invalid_value", "organisation: write tenant or organisation, not both.", "organisation")
+        scope = ScopeQuery(level="organisation", name=query.organisation, cursor=query.cursor, limit=query.limit)
+        records, cursor = await limits_of_scope(call, scope)
+        return answer(200, {"items": list(map(limit_shown, records)), "next_cursor": cursor})
     after = decode_cursor(query.cursor, str) or ""
     owner = call.own(query.tenant) if query.tenant else call.tenant
     async with call.parts.reading() as directory:

@@ -34,8 +34,22 @@ function useTheme() {
   return [theme, setTheme];
 }
 
-function SignIn({ over, onSignedIn }) {
+const KEPT_PLACE = "tidegate-place";
+/** The sign-in at a provider ends on the console's first page; the place before it is kept for this tab. */
+const keepPlace = () => sessionStorage.setItem(KEPT_PLACE, location.hash);
+function restorePlace() {
+  const place = sessionStorage.getItem(KEPT_PLACE);
+  sessionStorage.removeItem(KEPT_PLACE);
+  if (place?.startsWith("#/") && !location.hash) location.replace(place);
+}
+
+function SignIn({ over, afresh, onSignedIn }) {
   const change = useChange();
+  const [provider, setProvider] = useState(null);
+  useEffect(() => {
+    // without an answer the form below still works
+    api.waysIn().then((ways) => setProvider(ways.provider), () => {});
+  }, []);
   const submit = async (event) => {
     event.preventDefault();
     const { token } = valuesOf(event.target);
@@ -46,12 +60,13 @@ function SignIn({ over, onSignedIn }) {
     <div class="brand"><img src="icon.svg" alt="" /> Tidegate</div>
     <h1>Sign in</h1>
     ${over && html`<p class="banner" role="status">${over}</p>`}
+    ${provider && html`<p><a class="button primary" href=${`sign-in${afresh ? "?afresh" : ""}`} onClick=${keepPlace}>Sign in with ${provider}</a></p><p class="small soft">Or with a token or key:</p>`}
     <form class="stack" onSubmit=${submit}>
       <${Field} label="Admin token or key with a role" name="token" hint="The bootstrap token of secrets.admin_token, a key with a role, or a token of your identity provider." error=${change.error}>
         <input name="token" type="password" autocomplete="current-password" required autofocus spellcheck=${false} />
       <//>
       ${change.error && html`<${Failure} error=${change.error} />`}
-      <button class="primary" disabled=${change.busy}>${change.busy ? "Signing in…" : "Sign in"}</button>
+      <button class=${provider ? "" : "primary"} disabled=${change.busy}>${change.busy ? "Signing in…" : "Sign in"}</button>
     </form>
   </section></main>`;
 }
@@ -100,6 +115,7 @@ function Console({ me, onSignOut }) {
 function App() {
   const [me, setMe] = useState(undefined);
   const [over, setOver] = useState(null);
+  const [afresh, setAfresh] = useState(false); // after a sign-out the provider asks for the password again
   const [error, setError] = useState(null);
   const ask = useCallback(async () => {
     setError(null);
@@ -122,10 +138,11 @@ function App() {
   if (error) return html`<main class="sign-in"><section class="panel"><${Failure} error=${error} again=${ask} /></section></main>`;
   if (me === undefined) return html`<${Loading} />`;
   const signedIn = (now) => { setOver(null); setMe(now); };
-  const signOut = async () => { await api.signOut(); setMe(null); };
-  return me ? html`<${Console} me=${me} onSignOut=${signOut} />` : html`<${SignIn} over=${over} onSignedIn=${signedIn} />`;
+  const signOut = async () => { await api.signOut(); setAfresh(true); setMe(null); };
+  return me ? html`<${Console} me=${me} onSignOut=${signOut} />` : html`<${SignIn} over=${over} afresh=${afresh} onSignedIn=${signedIn} />`;
 }
 
+restorePlace();
 const root = document.getElementById("app");
 root.textContent = "";
 render(html`<${App} />`, root);

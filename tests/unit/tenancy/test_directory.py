@@ -207,3 +207,9 @@ def test_the_limits_of_tenants_are_those_under_their_own_tag() -> None:
     found = list(directory(*own, *shared, gone).limits_of_tenants())
     assert sorted(str(limit.scope) for _, limit in found) == sorted(str(limit.scope) for limit in own)
     assert {tenant for tenant, _ in found} == {"acme"}
+    others = directory(*own, *shared, gone).shared_limits()
+    assert {(str(scope), tag): limit for scope, tag, limit in others} == {
+        ("global", "global/"): shared[0],
+        ("organisation corp", "org/corp"): shared[1],
+        ("model m", "model/m"): shared[2],
+    }

@@ -91,6 +91,8 @@ export const api = {
     return reply.json();
   },
   signIn: async (token) => read(await send("POST", "/console/session", { body: { token } })),
+  /** How a person may sign in: `provider` names the identity provider, or is null. */
+  waysIn: async () => api.port("/console/session"),
   signOut: async () => send("DELETE", "/console/session"),
   stream: (where, params, signal) => send("GET", PREFIX + where + query(params), { signal }),
 };

@@ -3,6 +3,9 @@ import { html, useEffect, useRef } from "../vendor/preact-htm.js";
 import { count } from "./format.js";
 
 const DAY_S = 86_400;
+/** A chart over time is at least so wide: its first values do not fill it, and its ticks are whole seconds. */
+const LEAST_S = 60;
+const TICKS_S = [1, 5, 10, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, DAY_S, 2 * DAY_S, 5 * DAY_S, 7 * DAY_S, 14 * DAY_S, 28 * DAY_S];
 
 /** Words for the ticks of the time axis: the day where ticks are days apart, seconds where they are seconds apart. */
 function timeWords(ticks, spaceS) {
@@ -10,6 +13,22 @@ function timeWords(ticks, spaceS) {
   const words = new Intl.DateTimeFormat("en-GB", form);
   return ticks.map((tick) => words.format(new Date(tick * 1000)));
 }
+
+/** The values of stacked series as they are drawn: each upon the sum of those before it. A series that stays at 0 would hide the line below. */
+export function piled(series) {
+  const sums = [];
+  return series.map(({ values, dash }) => {
+    if (dash) return values.map((value) => value ?? null);
+    return values.map((value, at) => {
+      if (value) sums[at] = (sums[at] ?? 0) + value;
+      const alone = !value && !values[at - 1] && !values[at + 1];
+      return alone && (sums[at] || value !== 0) ? null : (sums[at] ?? (value === 0 ? 0 : null));
+    });
+  });
+}
+
+/** The bands between stacked series: each down to the one before it. */
+const piles = (series) => series.flatMap(({ index, dash }, at) => (at && !dash ? [{ upper: at, lower: at - 1, index }] : []));
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -20,17 +39,17 @@ function options(box, series, { ticks, stacked, range, bands, along }) {
     height: box.clientHeight,
     cursor: { y: false, points: { size: 6 } },
     legend: { show: false },
-    scales: { x: { time: !along }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
+    scales: { x: along ? { time: false } : { time: true, range: (_plot, low, high) => (low === null ? [low, high] : [Math.min(low, high - LEAST_S), high]) }, y: { range: range ?? ((_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1]) } },
     padding: [8, 26, 0, 0],
-    axes: [{ ...axis, size: 28, space: 70, values: (_plot, ticks, _axis, _space, apart) => (along ? ticks.map(along) : timeWords(ticks, apart)) }, { ...axis, size: 62, values: (_plot, values) => values.map((value) => ticks(value)) }],
-    bands: bands?.map(({ upper, lower, index }) => ({ series: [upper + 1, lower + 1], fill: `${colour(`--s${index}`)}33` })),
+    axes: [{ ...axis, size: 28, space: 70, incrs: along ? undefined : TICKS_S, values: (_plot, ticks, _axis, _space, apart) => (along ? ticks.map(along) : timeWords(ticks, apart)) }, { ...axis, size: 62, values: (_plot, values) => values.map((value) => ticks(value)) }],
+    bands: (stacked ? piles(series) : bands)?.map(({ upper, lower, index }) => ({ series: [upper + 1, lower + 1], fill: `${colour(`--s${index}`)}33` })),
     series: [
       {},
       ...series.map(({ label, index, dash }) => ({
         label,
         dash,
         stroke: colour(`--s${index}`),
-        fill: stacked ? `${colour(`--s${index}`)}26` : undefined,
+        fill: stacked && !dash ? `${colour(`--s${index}`)}33` : undefined,
         width: 1.75,
         points: { show: false },
         spanGaps: false,
@@ -39,13 +58,18 @@ function options(box, series, { ticks, stacked, range, bands, along }) {
   };
 }
 
+/** The format without zeros at the end of its digits: an axis has little room. */
+const shorter = (format) => (value) => String(format(value)).replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+
 /**
  * Values over time. `times`: seconds since the epoch; `series`: {label, values} with one value or null for each time; `format` gives a value
  * its unit. The last values are in the legend as text, so that the chart can be read without seeing it. A series may have an `index` of its
  * colour and a `dash`. `bands` fill the room between two series: {upper, lower, index}, places in `series` and a colour. `along` gives the
  * units of a first axis that is no time, `ticks` the format of the second axis where it is shorter; `legend` false leaves it to the page.
+ * With `stacked`, each line stands on the sum of those before it, but for a series with a `dash`. `note` and `under` are views below the title
+ * and below the legend; a series with `words` has them in the legend in place of its last value.
  */
-export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, bands, along, ticks = format, legend = true, empty = "No data yet" }) {
+export function Chart({ title, times, series, format = count, stacked = false, tall = false, range, bands, along, ticks = shorter(format), legend = true, note, under, empty = "No data yet" }) {
   const box = useRef(null);
   const plot = useRef(null);
   const drawn = series.map((one, at) => ({ index: (at % 8) + 1, ...one }));
@@ -69,13 +93,14 @@ export function Chart({ title, times, series, format = count, stacked = false, t
     };
   }, [shape, stacked]);
   useEffect(() => {
-    plot.current?.setData([times, ...drawn.map(({ values }) => values.map((value) => value ?? null))]);
+    plot.current?.setData([times, ...(stacked ? piled(drawn) : drawn.map(({ values }) => values.map((value) => value ?? null)))]);
   });
   const last = (values) => values.findLast((value) => value !== null && value !== undefined);
   return html`<figure class="chart panel" style=${{ margin: 0 }} role="group" aria-label=${title}>
-    <figcaption><h3>${title}</h3></figcaption>
+    <figcaption><h3>${title}</h3>${note}</figcaption>
     <div class=${`plot ${tall ? "tall" : ""}`} ref=${box} aria-hidden="true">${!some && html`<div class="none">${empty}</div>`}</div>
-    ${legend && html`<ul class="legend">${drawn.map(({ label, values, index }) => html`<li key=${label}><i class=${`c${index}`} aria-hidden="true"></i>${label} <strong>${format(last(values))}</strong></li>`)}</ul>`}
+    ${legend && html`<ul class="legend">${drawn.map(({ label, values, index, words }) => html`<li key=${label} class="break"><i class=${`c${index}`} aria-hidden="true"></i>${label} <strong>${words ?? format(last(values))}</strong></li>`)}</ul>`}
+    ${under}
   </figure>`;
 }
 

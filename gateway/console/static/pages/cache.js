@@ -30,10 +30,10 @@ const TENANT_COLUMNS = [
   { key: "tenant", title: "Tenant", show: (t) => html`<span class="break">${t.tenant}</span>` },
   { key: "ratio", title: "Hits", num: true, sort: ratio, show: (t) => percent(ratio(t)) },
   { key: "hits", title: "Equal", num: true, show: (t) => count(t.hits) },
-  { key: "partial_hits", title: "Partly known", num: true, show: (t) => count(t.partial_hits) },
+  { key: "partial_hits", title: "Partly", num: true, show: (t) => count(t.partial_hits) },
   { key: "semantic_hits", title: "Similar", num: true, show: (t) => count(t.semantic_hits) },
   { key: "misses", title: "Misses", num: true, show: (t) => count(t.misses) },
-  { key: "tokens", title: "Saved tokens", num: true, sort: (t) => t.saved_prompt_tokens + t.saved_completion_tokens, show: (t) => html`${count(t.saved_prompt_tokens + t.saved_completion_tokens)}<div class="small soft">${count(t.saved_prompt_tokens)} prompt, ${count(t.saved_completion_tokens)} output</div>` },
+  { key: "tokens", title: "Saved tokens", num: true, sort: (t) => t.saved_prompt_tokens + t.saved_completion_tokens, show: (t) => html`${count(t.saved_prompt_tokens + t.saved_completion_tokens)}<div class="small soft">${count(t.saved_prompt_tokens)} in, ${count(t.saved_completion_tokens)} out</div>` },
   { key: "saved_usd", title: "Saved", num: true, sort: (t) => Number(t.saved_usd), show: (t) => usd(Number(t.saved_usd)) },
   { key: "bypassed", title: "Passed by", fixed: true, show: (t) => html`<span class="small">${inWords(t.bypassed)}</span>` },
   { key: "not_kept", title: "Not kept", fixed: true, show: (t) => html`<span class="small">${inWords(t.not_kept)}</span>` },
@@ -168,7 +168,7 @@ export function Cache({ me: person }) {
     <${Head} title="Cache" sub="Answers that are given again to equal requests, and where a policy says so to similar questions.">
       ${has(me, PURGERS) && html`<${Purge} me=${me} owners=${owners} done=${cache.again} />`}
     <//>
-    <${Found} of=${cache} what="Asking the workers">${(shown) => {
+    <div class="page"><${Found} of=${cache} what="Asking the workers">${(shown) => {
       const { tenants } = shown;
       const looked = total(tenants, (t) => hits(t) + t.misses);
       const found = total(tenants, hits);
@@ -187,6 +187,6 @@ export function Cache({ me: person }) {
         <${Wrong} shown=${shown} />
         ${has(me, READERS) && html`<${Stores} shown=${shown} />`}
       </div>`;
-    }}<//>
+    }}<//></div>
     <${Entries} me=${me} owners=${owners} />`;
 }

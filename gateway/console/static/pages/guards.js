@@ -58,7 +58,7 @@ function Said({ me, shown }) {
     <${Panel} title="By rule"><${Table} caption="Findings by rule" rows=${[...rules, ...silent]} id=${(row) => `${row.tenant} ${row.rule} ${row.mode} ${row.direction}`} columns=${ruleColumns} empty=${html`<${Empty} title="No rule has found anything yet">A rule appears with its first finding.<//>`} /><//>`;
 }
 
-function Shadow({ shown }) {
+function Shadow({ me, shown }) {
   const judged = new Map(shown.tenants.map((tenant) => [tenant.tenant, all(tenant)]));
   const rows = shown.rules.filter(({ mode }) => mode === "shadow").map((row) => ({ ...row, judged: judged.get(row.tenant) ?? 0 }));
   const share = (row) => (row.judged ? (row.findings / row.judged) * 1000 : null);
@@ -68,12 +68,50 @@ function Shadow({ shown }) {
     { key: "direction", title: "Texts" },
     { key: "findings", title: "Findings", num: true, show: (row) => count(row.findings) },
     { key: "judged", title: "Requests judged", num: true, show: (row) => count(row.judged) },
-    { key: "share", title: "Findings per 1,000 requests", num: true, sort: share, show: (row) => count(share(row)) },
-    { key: "would", title: "With another mode", fixed: true, show: (row) => html`<div class="small" style=${{ minWidth: "16rem" }}>block would have refused or cut up to ${count(Math.min(row.findings, row.judged))} of ${count(row.judged)} requests; redact would have replaced ${count(row.findings)} findings</div>` },
+    { key: "share", title: "Per 1,000 requests", num: true, sort: share, show: (row) => count(share(row)) },
+    { key: "would", title: "With another mode", fixed: true, show: (row) => html`<div class="small" style=${{ minWidth: "12rem" }}>block would have refused or cut up to ${count(Math.min(row.findings, row.judged))} of ${count(row.judged)} requests; redact would have replaced ${count(row.findings)} findings</div>` },
   ];
   return html`<${Panel} title="Rules in shadow mode: what they would have done">
     <p class="small soft">A rule with mode: shadow looks at every text and changes nothing. One request may have several findings, so the number of requests is an upper bound. Texts are not kept; try one in “Try a text”.</p>
     <${Table} caption="Rules in shadow mode" rows=${rows} id=${(row) => `${row.tenant} ${row.rule} ${row.direction}`} columns=${columns} empty=${html`<${Empty} title="No rule in shadow mode has found anything">Give a new rule mode: shadow in the policy first. What it would have done then stands here.<//>`} />
+  <//>
+  <${Differences} me=${me} rules=${rows} />`;
+}
+
+const DIRECTION_WORDS = { input: "request", output: "answer", tool_arguments: "tool arguments", tool_results: "tool results", documents: "documents" };
+
+/** Requests of the log that a rule on trial would have treated otherwise, a page of the log at a time. */
+function Differences({ me, rules }) {
+  const [asked, setAsked] = useState({ tenant: "", rule: "" });
+  const [pages, setPages] = useState([""]);
+  const cursor = pages.at(-1);
+  const page = useAsk(() => api.get("/guards/shadow", { ...asked, cursor, limit: EVENTS_A_PAGE }), [asked, cursor], cursor ? 0 : 10_000);
+  const filter = (event) => {
+    event.preventDefault();
+    setPages([""]);
+    setAsked(Object.fromEntries(new FormData(event.currentTarget)));
+  };
+  const columns = [
+    { key: "at_unix", title: "When", show: (row) => html`<${Time} unix=${row.at_unix} />` },
+    { key: "tenant", title: "Tenant", show: (row) => html`<span class="break">${row.tenant}</span>` },
+    { key: "model", title: "Model", show: (row) => html`<span class="break">${row.model || NONE}</span>` },
+    { key: "guard", title: "As it was", show: (row) => html`<${Badge} kind=${row.guard === "passed" ? "good" : "warn"}>${(WORDS[row.guard] ?? row.guard) || "passed"}<//>` },
+    { key: "findings", title: "Rules on trial found", fixed: true, show: (row) => html`<div class="small">${row.findings.map((found) => html`<div key=${`${found.rule} ${found.kind} ${found.direction}`}><strong>${found.rule}</strong>: ${found.kind} in the ${DIRECTION_WORDS[found.direction] ?? found.direction}${found.count > 1 && `, ${count(found.count)} times`}</div>`)}</div>` },
+    { key: "request_id", title: "Request", show: (row) => html`<a class="nowrap mono small" href=${`#/requests/${encodeURIComponent(row.request_id)}`}>${row.request_id}</a>` },
+  ];
+  return html`<${Panel} title="Requests that they would have treated otherwise">
+    <form class="filters" onSubmit=${filter}>
+      ${!me.tenant && html`<${Field} label="Tenant" name="tenant" error=${page.error} maxlength="63" autocomplete="off" />`}
+      <${Field} label="Rule" name="rule"><select name="rule"><option value="">every rule</option>${[...new Set(rules.map(({ rule }) => rule))].map((rule) => html`<option key=${rule} value=${rule}>${rule}</option>`)}</select><//>
+      <button>Show</button>
+    </form>
+    <${Found} of=${page} what="Reading the request log">${({ items, next_cursor, looked_through }) => html`
+      <${Table} caption="Requests that rules on trial differ about" rows=${items} id=${(row) => row.request_id} columns=${columns} empty=${html`<${Empty} title="None here">A rule with mode: shadow found nothing in the ${count(looked_through)} requests of the log that were looked through.<//>`} />
+      <div class="row">
+        ${pages.length > 1 && html`<button type="button" onClick=${() => setPages(pages.slice(0, -1))}>Newer</button>`}
+        ${next_cursor && html`<button type="button" onClick=${() => setPages([...pages, next_cursor])}>Older</button>`}
+        <span class="small soft">Looked through ${count(looked_through)} requests of the request log.</span>
+      </div>`}<//>
   <//>`;
 }
 
@@ -202,5 +240,5 @@ export function Guards({ me: person, parts }) {
   return html`
     <${Head} title="Guards" sub="Rules of policies that look at texts of requests and answers, and refuse, change or note them." />
     <${Tabs} label="Guards" tabs=${tabs} now=${tab} onTab=${go} />
-    ${tab === "blocks" ? html`<${Blocks} me=${me} />` : tab === "test" ? html`<${Try} me=${me} />` : html`<${Found} of=${guards} what="Asking the workers">${(shown) => (tab === "shadow" ? html`<${Shadow} shown=${shown} />` : html`<${Said} me=${me} shown=${shown} />`)}<//>`}`;
+    ${tab === "blocks" ? html`<${Blocks} me=${me} />` : tab === "test" ? html`<${Try} me=${me} />` : html`<${Found} of=${guards} what="Asking the workers">${(shown) => (tab === "shadow" ? html`<${Shadow} me=${me} shown=${shown} />` : html`<${Said} me=${me} shown=${shown} />`)}<//>`}`;
 }

@@ -8,6 +8,7 @@ import { Badge, Empty, Field, Found, Head, Panel, Table, Tile, Tiles, Time, only
 
 const RECENT_S = { "1 minute": 60, "15 minutes": 900, "1 hour": 3600, "24 hours": 86_400, "7 days": 604_800 };
 const KEPT = 500;
+const PAGE = 100;
 const COLOURS = { queue: 2, fallback: 4, lora: 5, first_token: 1, guards: 7, decode: 3, answer: 3, gateway: 8, body: 6, cache: 6, delivery: 6 };
 const STEPS = {
   body: "Request arrives", gateway: "Gateway", queue: "Queue", fallback: "Earlier models", lora: "Adapter loads", first_token: "First token",
@@ -71,15 +72,23 @@ const askedOf = ({ last, outcome, order, ...rest }, now) => ({
 
 function List({ me, params }) {
   const asked = JSON.stringify(params);
-  const found = useAsk(() => api.get("/requests", { ...askedOf(params, Date.now() / 1000), limit: 200 }), [asked]);
+  const [place, setPlace] = useState({ asked, pages: [""] });
+  const pages = place.asked === asked ? place.pages : [""];
+  const cursor = pages.at(-1);
+  const turn = (to) => setPlace({ asked, pages: to });
+  const of = `${asked} ${cursor}`;
+  const answer = useAsk(async () => ({ of, ...(await api.get("/requests", { ...askedOf(params, Date.now() / 1000), cursor, limit: PAGE })) }), [asked, cursor]);
+  // the rows of the question before are not shown under this one, not even for a moment: somebody may click on one
+  const found = answer.data && answer.data.of !== of ? { ...answer, data: null } : answer;
   const [fresh, setFresh] = useState([]);
   const [state, setState] = useState("connecting");
   const [lost, setLost] = useState(0);
   const slowest = params.order === "slowest";
+  const still = slowest || cursor !== "";
   useEffect(() => {
     setFresh([]);
     setLost(0);
-    if (slowest) return;
+    if (still) return;
     const { order: _order, ...filter } = askedOf(params, null);
     return follow("/requests/live", filter, {
       state: setState,
@@ -89,7 +98,7 @@ function List({ me, params }) {
         setLost((before) => before + data.dropped);
       },
     });
-  }, [asked]);
+  }, [asked, still]);
   const rows = useMemo(() => {
     const seen = new Set(fresh.map(({ request_id }) => request_id));
     return [...fresh, ...(found.data?.items ?? []).filter(({ request_id }) => !seen.has(request_id))].slice(0, KEPT);
@@ -97,7 +106,7 @@ function List({ me, params }) {
   const go = (chosen) => (location.hash = `#/requests?${new URLSearchParams(chosen)}`);
   return html`
     <${Head} title="Requests" sub=${slowest ? "The slowest of the chosen time." : "Finished requests, as they finish."}>
-      ${!slowest && html`<span role="status"><${Badge} kind=${state === "live" ? "good" : "warn"}>${state === "live" ? "live" : "reconnecting"}<//></span>`}
+      ${!still && html`<span role="status"><${Badge} kind=${state === "live" ? "good" : "warn"}>${state === "live" ? "live" : "reconnecting"}<//></span>`}
       ${slowest && html`<button type="button" onClick=${found.again}>Look again</button>`}
       <a class="button" href=${`#/requests?${new URLSearchParams({ order: "slowest", last: "1 minute" })}`}>Slowest of the last minute</a>
     <//>
@@ -105,8 +114,13 @@ function List({ me, params }) {
     <${Found} of=${found} what="Asking the request log">${(data) => html`<${Panel}>
       ${lost > 0 && html`<p class="banner" role="status">${count(lost)} requests came too fast to be shown live. They are in the log: look again, or filter.</p>`}
       ${data.dropped > 0 && html`<p class="banner" role="status">${count(data.dropped)} requests are missing from the log since the gateway started, because its store could not keep up.</p>`}
-      <${Table} caption="Requests" columns=${COLUMNS} rows=${rows} id=${(row) => row.request_id} onPick=${open} pickLabel=${(row) => `Open request ${row.request_id}`} most=${100}
+      <${Table} caption="Requests" columns=${COLUMNS} rows=${rows} id=${(row) => row.request_id} onPick=${open} pickLabel=${(row) => `Open request ${row.request_id}`} most=${PAGE}
         empty=${html`<${Empty} title="No such request yet">Send one, choose a longer time, or take a filter away.<//>`} />
+      ${(pages.length > 1 || data.next_cursor) && html`<nav class="row" aria-label="Pages of requests">
+        ${pages.length > 1 && html`<button type="button" onClick=${() => turn(pages.slice(0, -1))}>${slowest ? "Slower" : "Newer"}</button><button type="button" onClick=${() => turn([""])}>${slowest ? "Slowest" : "Newest"}</button>`}
+        ${data.next_cursor && html`<button type="button" onClick=${() => turn([...pages, data.next_cursor])}>${slowest ? "Quicker" : "Older"}</button>`}
+        <span class="small soft" role="status">Page ${pages.length}</span>
+      </nav>`}
     <//>`}<//>`;
 }
 

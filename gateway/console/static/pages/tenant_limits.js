@@ -1,4 +1,4 @@
-// The limits of one tenant with gauges of now, and its budgets with what they will have spent at the end of their windows.
+// The limits of one tenant or organisation with gauges of now, and its budgets with what they will have spent at the end of their windows.
 import { html, useState } from "../vendor/preact-htm.js";
 import { api, path } from "../lib/api.js";
 import { NONE, count, ms, usd } from "../lib/format.js";
@@ -7,6 +7,7 @@ import { Rest, amountFrom, amountOf, localOf, maySetBounds, maySetInside, maySet
 
 const METERS = { cost_usd: "Money (USD)", requests: "Requests", tokens: "Tokens", input_tokens: "Prompt tokens", output_tokens: "Output tokens", units: "Weighted tokens", concurrent_requests: "Requests at the same time", audio_seconds: "Audio (s)", audio_bytes: "Audio (bytes)" };
 const WINDOWS = { minute: "per minute", hour: "per hour", day: "per day", week: "per week", month: "per month", rolling: "over rolling days", ever: "for ever", now: "at the same time" };
+const ORGANISATION = { organisation: "the whole organisation" };
 const LEVELS = { tenant: "the whole tenant", project: "a project", key: "a key", user: "each end user", "project-user": "each end user of a project" };
 const ZONED = ["day", "week", "month"];
 const FIELDS = ["level", "name", "meter", "window", "days", "amount", "soft", "burst", "zone", "to", "until_unix"];
@@ -15,7 +16,7 @@ const MOST = 500;
 /** What a limit is on, in words. */
 export function limitWords({ id, meter, window }) {
   const [level, name] = id.split(":");
-  const of = level === "tenant" ? "" : level === "user" ? `each end user${name.includes("/") ? ` of ${name.split("/")[1]}` : ""}: ` : `${level} ${level === "project" ? name.split("/")[1] : name}: `;
+  const of = level === "tenant" || level === "organisation" ? "" : level === "user" ? `each end user${name.includes("/") ? ` of ${name.split("/")[1]}` : ""}: ` : `${level} ${level === "project" ? name.split("/")[1] : name}: `;
   const time = window.startsWith("rolling-") ? `over any ${window.slice(8, -1)} days` : (WINDOWS[window] ?? window);
   return `${of}${METERS[meter] ?? meter} ${meter === "concurrent_requests" ? "" : time}`.trim();
 }
@@ -26,6 +27,7 @@ function gauge(state) {
   return { share: most > 0 ? state.used / most : 1, words: `${["cost_usd", "audio_bytes"].includes(state.meter) ? amountOf(state.meter, state.used) : count(state.used)} of ${amountOf(state.meter, state.remaining > 0 ? most : state.amount)}` };
 }
 
+const scopeOf = (tenant, organisation) => (organisation ? { level: "organisation", name: organisation } : { name: tenant });
 const raised = (limit) => limit.raised_to !== null && limit.raised_until_unix > Date.now() / 1000;
 
 function AmountFields({ shown, meter, window, error }) {
@@ -43,18 +45,19 @@ function bodyFrom(form, meter, before) {
   return { ...amounts, zone: data.get("zone")?.trim() ?? "", ...kept };
 }
 
-function NewLimit({ me, tenant, known, done }) {
+function NewLimit({ me, tenant, organisation, known, done }) {
   const [open, setOpen] = useState(false);
   const [form, setForm] = useState({ level: "", meter: "cost_usd", window: "month", name: "", days: "30" });
   const change = useChange();
-  const projects = useAsk(() => (open ? api.list(path`/tenants/${tenant}/projects`, {}, "items", MOST) : Promise.resolve([])), [open, tenant]);
-  const keys = useAsk(() => (open ? api.list(path`/tenants/${tenant}/keys`, {}, "items", MOST) : Promise.resolve([])), [open, tenant]);
-  const levels = Object.keys(LEVELS).filter((level) => maySetBounds(me) || ["project", "key", "project-user"].includes(level));
+  const projects = useAsk(() => (open && tenant ? api.list(path`/tenants/${tenant}/projects`, {}, "items", MOST) : Promise.resolve([])), [open, tenant]);
+  const keys = useAsk(() => (open && tenant ? api.list(path`/tenants/${tenant}/keys`, {}, "items", MOST) : Promise.resolve([])), [open, tenant]);
+  const all = organisation ? ORGANISATION : LEVELS;
+  const levels = Object.keys(all).filter((level) => maySetBounds(me) || ["project", "key", "project-user"].includes(level));
   const level = form.level || levels[0];
   const window = form.meter === "concurrent_requests" ? "now" : form.window;
   const set = (name) => (event) => setForm({ ...form, [name]: event.target.value });
   const names = level === "key" ? (keys.data ?? []).filter((key) => !key.revoked_unix).map(({ id, label }) => [id, label ? `${id} (${label})` : id]) : level.startsWith("project") ? (projects.data ?? []).map(({ name }) => [`${tenant}/${name}`, name]) : [];
-  const name = names.length ? (names.some(([value]) => value === form.name) ? form.name : names[0][0]) : tenant;
+  const name = names.length ? (names.some(([value]) => value === form.name) ? form.name : names[0][0]) : (organisation ?? tenant);
   const close = () => { setOpen(false); change.clear(); };
   const submit = async (event) => {
     event.preventDefault();
@@ -69,7 +72,7 @@ function NewLimit({ me, tenant, known, done }) {
   const windows = Object.entries(WINDOWS).filter(([key]) => (form.meter === "concurrent_requests" ? key === "now" : key !== "now" && !(form.meter === "cost_usd" && key === "minute")));
   return html`<button type="button" class="primary" onClick=${() => setOpen(true)}>Set a limit</button>
     <${Dialog} title="Set a limit" open=${open} onClose=${close}><form class="stack" onSubmit=${submit}>
-      <${Field} label="Of" name="level" error=${change.error}><select name="level" value=${level} onChange=${set("level")}>${levels.map((key) => html`<option key=${key} value=${key} selected=${key === level}>${LEVELS[key]}</option>`)}</select><//>
+      <${Field} label="Of" name="level" error=${change.error}><select name="level" value=${level} onChange=${set("level")}>${levels.map((key) => html`<option key=${key} value=${key} selected=${key === level}>${all[key]}</option>`)}</select><//>
       ${names.length > 0 && html`<${Field} label=${level === "key" ? "Key" : "Project"} name="name" error=${change.error}><select name="name" onChange=${set("name")}>${names.map(([value, words]) => html`<option key=${value} value=${value} selected=${value === name}>${words}</option>`)}</select><//>`}
       <div class="grid-small"><${Field} label="Counts" name="meter" error=${change.error}><select name="meter" onChange=${set("meter")}>${Object.entries(METERS).map(([key, words]) => html`<option key=${key} value=${key} selected=${key === form.meter}>${words}</option>`)}</select><//>
       <${Field} label="Window" name="window" error=${change.error}><select name="window" onChange=${set("window")}>${windows.map(([key, words]) => html`<option key=${key} value=${key} selected=${key === window}>${words}</option>`)}</select><//>
@@ -118,10 +121,11 @@ function RaiseLimit({ of, done }) {
       <div class="row"><button class="primary" disabled=${change.busy}>Raise</button><button type="button" onClick=${close}>Cancel</button></div></form><//>`;
 }
 
-export function Limits({ me, tenant }) {
-  const limits = useAsk(() => api.list("/limits", { tenant }, "items", MOST), [tenant], 10_000);
-  const states = useAsk(() => api.list("/limits/state", { name: tenant }, "items", MOST), [tenant], 2000);
-  const may = maySetInside(me, tenant) || maySetBounds(me);
+/** The limits of a tenant and below, or those of an organisation itself. */
+export function Limits({ me, tenant, organisation }) {
+  const limits = useAsk(() => api.list("/limits", { tenant, organisation }, "items", MOST), [tenant, organisation], 10_000);
+  const states = useAsk(() => api.list("/limits/state", scopeOf(tenant, organisation), "items", MOST), [tenant, organisation], 2000);
+  const may = (!organisation && maySetInside(me, tenant)) || maySetBounds(me);
   const now = new Map((states.data ?? []).map((state) => [state.id, state]));
   const done = () => { limits.again(); states.again(); };
   const columns = [
@@ -131,17 +135,17 @@ export function Limits({ me, tenant }) {
     { key: "amount", title: "Amount", num: true, show: (l) => html`${amountOf(l.meter, raised(l) ? l.raised_to : l.amount)}${raised(l) && html`<div class="small soft"><${Badge} kind="warn">raised<//> until <${Time} unix=${l.raised_until_unix} /></div>`}${l.soft !== null && html`<div class="small soft">warns from ${amountOf(l.meter, l.soft)}</div>`}` },
     ...(may ? [{ key: "actions", title: "Actions", fixed: true, show: (l) => maySetLimit(me, l) && html`<div class="actions"><${EditLimit} of=${l} done=${done} /><${RaiseLimit} of=${l} done=${done} /><${Confirm} label="Remove" title="Remove this limit?" work=${() => api.remove(path`/limits/${l.id}`)} done=${done}><strong>${limitWords(l)}</strong>, ${amountOf(l.meter, l.amount)}. Requests are no longer held by it within 5 s.<//></div>` }] : []),
   ];
-  return html`<${Found} of=${limits} what="Reading the limits">${(all) => html`<${Panel} title="Limits" side=${may && html`<${NewLimit} me=${me} tenant=${tenant} known=${all} done=${done} />`}>
+  return html`<${Found} of=${limits} what="Reading the limits">${(all) => html`<${Panel} title="Limits" side=${may && html`<${NewLimit} me=${me} tenant=${tenant} organisation=${organisation} known=${all} done=${done} />`}>
     ${states.error && html`<${Failure} error=${states.error} again=${states.again} />`}
-    <${Table} caption="Limits" columns=${columns} rows=${all} most=${100} empty=${html`<${Empty} title="No limit yet">Nothing bounds what this tenant uses, but the limits of its organisation, of models and of the gateway. ${may ? "Set a limit, for instance money per month." : ""}<//>`} />
+    <${Table} caption="Limits" columns=${columns} rows=${all} most=${100} empty=${html`<${Empty} title="No limit yet">${organisation ? "Nothing bounds what these tenants use together, but the limits of models and of the gateway." : "Nothing bounds what this tenant uses, but the limits of its organisation, of models and of the gateway."} ${may ? "Set a limit, for instance money per month." : ""}<//>`} />
     ${all.length >= MOST && html`<p class="small soft">The first ${MOST} limits are shown; tidegate limit list shows all.</p>`}
   <//>`}<//>`;
 }
 
 const HOW = "Pace: the spend of the seven days before today and of today (days in UTC), divided by the time since then, or since the first day with spend. At the end: what is spent so far, and the pace for the rest of the window. For rolling days: so many days at the pace. Reservations of requests in flight do not count. Weekends, growth and new prices are not foreseen.";
 
-export function Budgets({ tenant }) {
-  const found = useAsk(() => api.list("/limits/forecast", { name: tenant }, "items", MOST), [tenant], 10_000);
+export function Budgets({ tenant, organisation }) {
+  const found = useAsk(() => api.list("/limits/forecast", scopeOf(tenant, organisation), "items", MOST), [tenant, organisation], 10_000);
   const words = (b) => {
     if (b.reached_unix !== null) return b.spent >= b.amount ? html`<${Badge} kind="bad">spent<//>` : html`<${Badge} kind=${b.ends_unix === null ? "warn" : "bad"}>spent <${Time} unix=${b.reached_unix} /><//>`;
     return b.expected > b.amount ? html`<${Badge} kind="bad">too fast<//>` : html`<${Badge} kind="good">lasts<//>`;

@@ -3,65 +3,17 @@ import { html, useState } from "../vendor/preact-htm.js";
 import { api, path } from "../lib/api.js";
 import { Columns } from "../lib/chart.js";
 import { NONE, count, moment, usd } from "../lib/format.js";
-import { Badge, Confirm, Dialog, Empty, Field, Found, Head, Panel, Table, Tabs, Tile, Tiles, Time, useAsk, useChange } from "../lib/ui.js";
-import { RIGHTS, Rest, RightsFields, maySetInside, maySetTenant, rightsFrom, rightsWords } from "./tenant_forms.js";
+import { Confirm, Empty, Field, Found, Head, Panel, Table, Tabs, Tile, Tiles, Time, onlyTenant, useAsk } from "../lib/ui.js";
+import { AccountButton, Disable, State } from "./account_forms.js";
+import { maySetInside, maySetTenant, rightsWords } from "./tenant_forms.js";
 import { Keys } from "./tenant_keys.js";
 import { Budgets, Limits } from "./tenant_limits.js";
 import { dayOf, daysOf, everyDay } from "./usage.js";
 
 const MOST = 2000;
-const FIELDS = ["name", "label", "organisation", ...RIGHTS];
 const open = (name, tab = "") => (location.hash = `#/tenants${name ? path`/${name}` : ""}${tab && `/${tab}`}`);
 const firstOfMonth = () => `${dayOf(Date.now()).slice(0, 8)}01`;
-const State = ({ of }) => (of.disabled ? html`<${Badge} kind="warn">disabled<//>` : html`<${Badge} kind="good">active<//>`);
-
-/** The form of a tenant or a project: made where nothing is shown, else changed as it was read. */
-function AccountForm({ shown, withOrganisation, organisations, change, words, onSubmit, onClose }) {
-  const { error, busy } = change;
-  return html`<form class="stack" onSubmit=${onSubmit}>
-    ${!shown && html`<${Field} label="Name" hint="1 to 63 lower-case letters, digits and inner dashes. It cannot be changed." name="name" error=${error}><input name="name" required maxlength="63" autofocus spellcheck=${false} /><//>`}
-    <${Field} label="Label" hint="A note for people." name="label" error=${error}><input name="label" value=${shown?.label ?? ""} /><//>
-    ${withOrganisation && html`<${Field} label="Organisation" hint="Tenants of one organisation are limited together." name="organisation" error=${error}><select name="organisation">${[...new Set([...organisations.map(({ name }) => name), shown?.organisation ?? "default"])].map((name) => html`<option key=${name} value=${name} selected=${name === (shown?.organisation ?? "default")}>${name}</option>`)}</select><//>`}
-    <${RightsFields} rights=${shown?.rights} error=${error} />
-    <${Rest} error=${error} fields=${FIELDS} />
-    <div class="row"><button class="primary" disabled=${busy}>${words}</button><button type="button" onClick=${onClose}>Cancel</button></div>
-  </form>`;
-}
-
-function bodyFrom(form, withOrganisation) {
-  const data = new FormData(form);
-  return { label: data.get("label").trim(), rights: rightsFrom(data), ...(withOrganisation ? { organisation: data.get("organisation") } : {}) };
-}
-
-/** A button that opens the form. `where` is the list for a new account, and the account itself for a change. */
-function AccountButton({ label, title, where, isNew, primary, withOrganisation, organisations = [], done, about }) {
-  const [found, setFound] = useState(null);
-  const change = useChange();
-  const close = () => { setFound(null); change.clear(); };
-  const begin = async () => setFound(isNew ? { shown: null } : ((await change.run(() => api.getTagged(where))).result ?? null));
-  const submit = async (event) => {
-    event.preventDefault();
-    const form = event.target;
-    const body = bodyFrom(form, withOrganisation);
-    const { done: saved, result } = await change.run(() => (isNew ? api.post(where, { ...body, name: form.elements.name.value.trim() }) : api.put(where, { ...body, disabled: found.shown.disabled }, found.etag)));
-    if (saved) { close(); done(result); }
-  };
-  return html`<button type="button" class=${primary ? "primary" : ""} aria-label=${about} onClick=${begin}>${label}</button>
-    <${Dialog} title=${title} open=${!!found} onClose=${close}><${AccountForm} shown=${found?.shown} withOrganisation=${withOrganisation} organisations=${organisations} change=${change} words=${isNew ? label : "Save"} onSubmit=${submit} onClose=${close} /><//>`;
-}
-
-/** Disable or enable what is at `where`, as it is now. */
-async function setDisabled(where, disabled) {
-  const { shown, etag } = await api.getTagged(where);
-  const { label, rights, organisation } = shown;
-  return api.put(where, { label, rights, disabled, ...(organisation === undefined ? {} : { organisation }) }, etag);
-}
-
-function Disable({ where, of, what, done }) {
-  return of.disabled
-    ? html`<${Confirm} label="Enable" title=${`Enable ${of.name}?`} danger=${false} work=${() => setDisabled(where, false)} done=${done}>Its keys work again within 5 s.<//>`
-    : html`<${Confirm} label="Disable" title=${`Disable ${of.name}?`} work=${() => setDisabled(where, true)} done=${done}>Every key of this ${what} is refused within 5 s. All settings stay.<//>`;
-}
+const organisationOf = (me, { organisation }) => (onlyTenant(me) === null ? html`<a href=${path`#/organisations/${organisation}`}>${organisation}</a>` : organisation);
 
 function TenantList({ me }) {
   const tenants = useAsk(() => api.list("/tenants", {}, "items", MOST), [], 10_000);
@@ -74,7 +26,7 @@ function TenantList({ me }) {
     { key: "name", title: "Tenant", show: (t) => html`<strong>${t.name}</strong>` },
     { key: "label", title: "Label", show: (t) => html`<span class="break">${t.label || NONE}</span>` },
     { key: "disabled", title: "State", show: (t) => html`<${State} of=${t} />` },
-    { key: "organisation", title: "Organisation" },
+    { key: "organisation", title: "Organisation", show: (t) => organisationOf(me, t) },
     { key: "requests", title: "Requests this month", num: true, sort: (t) => used.get(t.name)?.requests ?? 0, show: (t) => (month.data ? count(used.get(t.name)?.requests ?? 0) : NONE) },
     { key: "cost", title: "Cost this month", num: true, sort: (t) => Number(used.get(t.name)?.cost_usd ?? 0), show: (t) => (month.data ? usd(Number(used.get(t.name)?.cost_usd ?? 0)) : NONE) },
     { key: "created_unix", title: "Created", show: (t) => html`<${Time} unix=${t.created_unix} />` },
@@ -92,7 +44,7 @@ function TenantList({ me }) {
     }}<//>`;
 }
 
-function Overview({ tenant, of }) {
+function Overview({ me, tenant, of }) {
   const range = daysOf({ range: "30" });
   const usage = useAsk(() => api.list("/usage", { by: "day", tenant, first_day: range.first < firstOfMonth() ? range.first : firstOfMonth() }, "items", 366), [tenant], 10_000);
   const days = everyDay(range);
@@ -111,7 +63,7 @@ function Overview({ tenant, of }) {
     <${Found} of=${usage} what="Adding up">${() => html`<${Columns} title="Cost by day, last 30 days" days=${days} series=${[{ label: "cost", values: days.map((day) => byDay[day] ?? 0) }]} format=${usd} empty="No cost in this time: no request, or no price of the model" />`}<//>
     <p><a href=${`#/usage?tenant=${encodeURIComponent(tenant)}`}>Usage and cost of ${tenant} in detail</a></p>
     <${Panel} title="About"><dl class="facts">
-      <dt>Label</dt><dd>${of.label || NONE}</dd><dt>Organisation</dt><dd>${of.organisation}</dd>
+      <dt>Label</dt><dd>${of.label || NONE}</dd><dt>Organisation</dt><dd>${organisationOf(me, of)}</dd>
       <dt>Created</dt><dd><time datetime=${new Date(of.created_unix * 1000).toISOString()}>${moment(of.created_unix)}</time></dd>
       <dt>Rights</dt><dd>${rightsWords(of.rights) ?? "not restricted at this level"}</dd></dl><//>`;
 }
@@ -152,7 +104,7 @@ function OneTenant({ me, tenant, tab }) {
     <//>
     <${Tabs} label=${`Parts of ${tenant}`} tabs=${TABS} now=${now} onTab=${(key) => open(tenant, key)} />
     <${Found} of=${found} what="Reading the tenant">${(of) => html`
-      ${now === "overview" && html`<${Overview} tenant=${tenant} of=${of} />`}
+      ${now === "overview" && html`<${Overview} me=${me} tenant=${tenant} of=${of} />`}
       ${now === "keys" && html`<${Keys} me=${me} tenant=${tenant} />`}
       ${now === "projects" && html`<${Projects} me=${me} tenant=${tenant} />`}
       ${now === "limits" && html`<${Limits} me=${me} tenant=${tenant} />`}`}<//>`;

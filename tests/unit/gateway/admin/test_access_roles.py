@@ -89,11 +89,13 @@ class World:
                 "rollout": "paused",
                 "version": 1,
                 "key": kept_answer(tenant).key.hex(),
+                "board": "tidegate-overview",
+                "panel": "requests",
             }
         )
         if path.startswith("/cache/entries"):
             path += f"?tenant={tenant}"
-        if path == "/guards/events":
+        if path in ("/guards/events", "/guards/shadow"):
             path += f"?tenant={tenant}"
         if path in OF_A_NAME:
             path += f"?name={tenant}"
@@ -150,6 +152,8 @@ ALLOWED = {
     ("POST", "/simulations"): 400,
     ("POST", "/simulations/cancel"): 409,
     ("GET", "/live"): 503,  # this port belongs to no gateway
+    ("GET", "/dashboards/{board}/choices"): 503,  # no Prometheus is named
+    ("GET", "/dashboards/{board}/panels/{panel}"): 503,
     ("GET", "/policies"): 409,
     ("POST", "/policies"): 409,
     ("POST", "/policies/rollback"): 409,

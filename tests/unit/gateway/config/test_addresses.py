@@ -1,6 +1,14 @@
 import pytest
 
-from gateway.config.addresses import checked_engine_url, checked_events_endpoint, checked_host_header, checked_origin, clash, split_address
+from gateway.config.addresses import (
+    checked_engine_url,
+    checked_events_endpoint,
+    checked_host_header,
+    checked_origin,
+    checked_prometheus_url,
+    clash,
+    split_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -153,3 +161,23 @@ def test_where_kv_events_may_come_from(endpoint):
 def test_where_they_may_not(endpoint, says):
     with pytest.raises(ValueError, match=says):
         checked_events_endpoint(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("http://prometheus:9090", "http://prometheus:9090"),
+        ("http://127.0.0.1:9090/", "http://127.0.0.1:9090"),
+        ("https://metrics.example/prometheus/", "https://metrics.example/prometheus"),
+    ],
+)
+def test_a_prometheus_is_at_an_address_below_which_its_api_is(url, kept):
+    assert checked_prometheus_url(url) == kept
+
+
+@pytest.mark.parametrize(
+    "url", ["prometheus:9090", "ftp://p:9090", "http://a:b@p:9090", "http://p:9090/#x", "http://p:0", "http://:9090", ""]
+)
+def test_a_prometheus_without_a_usable_address_is_refused(url):
+    with pytest.raises(ValueError, match="http"):
+        checked_prometheus_url(url)

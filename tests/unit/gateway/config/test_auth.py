@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gateway.config.auth import AuthSettings, ClaimSettings, IssuerSettings, JwksSettings
+from gateway.config.auth import AuthSettings, ClaimSettings, IssuerSettings, JwksSettings, ProviderSignInSettings
 
 GOOD: dict[str, Any] = {"issuer": "https://login.example.com/realms/llm", "audiences": ["tidegate"], "tenant": {"fixed": "acme"}}
 
@@ -85,3 +85,30 @@ def test_keys_may_be_at_a_url_with_a_query() -> None:
 
 def test_a_fixed_name_maps_to_itself() -> None:
     assert ClaimSettings(fixed="acme").mapped().fixed == "acme"
+
+
+CONSOLE: dict[str, Any] = {
+    "issuer": GOOD["issuer"],
+    "client_id": "console",
+    "redirect_url": "https://gate.example.com/console/callback",
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"redirect_url": "http://gate.example.com/console/callback"}, "could be changed on its way"),
+        ({"redirect_url": "https://gate.example.com/console/"}, "no address of the console"),
+        ({"redirect_url": "https://gate.example.com/a?b=/console/callback"}, "no address of the console"),
+        ({"redirect_url": "https://gate.example.com/console/callback?a=b"}, "no address of the console"),
+        ({"client_secret": "literal"}, "holds a secret itself"),
+        ({"scopes": ["profile"]}, "lack openid"),
+        ({"scopes": ["openid", "two words"]}, "pattern"),
+        ({"token": "refresh_token"}, "'id_token'"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_the_sign_in_to_the_console_is_said(wrong: dict[str, Any], says: str) -> None:
+    assert ProviderSignInSettings.model_validate(CONSOLE).scopes == ["openid"]
+    with pytest.raises(ValidationError, match=says):
+        ProviderSignInSettings.model_validate(CONSOLE | wrong)

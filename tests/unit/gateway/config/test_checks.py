@@ -107,6 +107,20 @@ def test_keys_of_an_issuer_must_be_there(tmp_path):
     assert found(text, tmp_path) == []
 
 
+def test_the_console_signs_in_at_an_issuer_whose_tokens_count(tmp_path):
+    def auth(console, audiences="[tidegate, console]", roles="{claim: [groups], map: {a: owner}}"):
+        return f"auth: {{jwt: [{{issuer: a, audiences: {audiences}, roles: {roles}}}], console: {{client_id: console, {console}}}}}\n"
+
+    assert found(auth("issuer: a"), tmp_path) == []
+    [problem] = found(auth("issuer: b"), tmp_path)
+    assert "auth.console.issuer: no entry of auth.jwt has this issuer, so its tokens are refused" in problem
+    [problem] = found(auth("issuer: a", roles="null"), tmp_path)
+    assert "auth.console.issuer: tokens of this issuer give no role" in problem
+    [problem] = found(auth("issuer: a", audiences="[tidegate]"), tmp_path)
+    assert "auth.console.client_id: ID tokens are for this client id, which is not among the issuer's audiences" in problem
+    assert found(auth("issuer: a, token: access_token", audiences="[tidegate]"), tmp_path) == []
+
+
 def test_load_is_pushed_by_dialects_that_do_and_at_ports_of_one_engine(tmp_path):
     def pool(dialect, *pushes):
         rows = "".join(f"  - {{id: {dialect}{at}, load_push: {{{fields}}}}}\n" for at, fields in enumerate(pushes))
@@ -184,6 +198,17 @@ def test_percentages_of_alerts_are_above_nothing_and_may_be_above_a_whole_budget
     assert said(-20) == ["2:27: alerts.at_percent[1]: must be at least 1, not -20"]
     assert said(1001) == ["2:27: alerts.at_percent[1]: must be at most 1000, not 1001"]
     assert said(0.5) == ["2:27: alerts.at_percent[1]: must be a whole number, not 0.5; write a whole number without quotes or unit"]
+
+
+def test_traces_need_the_messages_of_opentelemetry_and_another_package_of_it_does_not_do(tmp_path, monkeypatch):
+    traces = "traces: {exporters: {main: {endpoint: 'http://collector:4318/v1/traces'}}}\n"
+    assert found(traces, tmp_path) == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "opentelemetry" else None)
+    [problem] = found(traces, tmp_path)
+    assert "traces: needs opentelemetry-proto, which is not installed" in problem
+    assert "pip install 'tidegate[otel]'" in problem
+    [problem] = found("request_log: {otlp: {endpoint: 'http://collector:4318/v1/logs'}}\n", tmp_path)
+    assert "request_log.otlp: needs opentelemetry-proto" in problem
 
 
 def test_languages_are_counted_only_where_the_package_for_it_is_installed(tmp_path, monkeypatch):

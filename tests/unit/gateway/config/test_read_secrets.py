@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from gateway.config.load import SecretReference, load_settings
-from gateway.config.read_secrets import PEPPER_BYTES, read_former_pepper, read_pepper, read_s3_keys
+from gateway.config.read_secrets import PEPPER_BYTES, read_client_secret, read_former_pepper, read_pepper, read_s3_keys
 from gateway.config.secrets import MAX_SECRET_BYTES, SecretError, read_reference
 
 POOLS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
@@ -166,3 +166,15 @@ def test_s3_has_two_keys_or_the_environments_identity(tmp_path):
         read_s3_keys(settings_in(tmp_path, "files: {s3: {bucket: b-1, access_key: {file: access}}}\n"))
     with pytest.raises(SecretError, match="nowhere"):
         read_s3_keys(settings_in(tmp_path, both.replace("file: secret", "file: nowhere")))
+
+
+def test_the_client_secret_of_the_console_is_read_by_reference(tmp_path):
+    entry = "{issuer: https://a.example, audiences: [c], tenant: {fixed: acme}, roles: {claim: [r], map: {a: owner}}}"
+    console = "issuer: https://a.example, client_id: c, redirect_url: https://b.example/console/callback"
+    assert read_client_secret(settings_in(tmp_path)) == ""
+    assert read_client_secret(settings_in(tmp_path, f"auth: {{jwt: [{entry}], console: {{{console}}}}}\n")) == ""
+    settings = settings_in(tmp_path, f"auth: {{jwt: [{entry}], console: {{{console}, client_secret: {{file: secret}}}}}}\n")
+    with pytest.raises(SecretError, match="cannot be read"):
+        read_client_secret(settings)
+    (tmp_path / "secret").write_text("hidden\n")
+    assert read_client_secret(settings) == "hidden"

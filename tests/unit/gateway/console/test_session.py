@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.console.session import COOKIE, HEADER, MAX_CREDENTIAL_CHARS, SESSION_S, ConsoleSessions, SessionSeal, cookie_for, own_request
+from gateway.console.session import (
+    COOKIE,
+    HEADER,
+    MAX_CREDENTIAL_CHARS,
+    SESSION_S,
+    ConsoleSessions,
+    CookieSeal,
+    SessionSeal,
+    cookie_for,
+    own_request,
+)
 
 PEPPER = b"p" * 32
 
@@ -44,6 +54,23 @@ def test_a_session_ends_after_its_time() -> None:
     assert sealer.open(value) == "token"
     wall.now += 1
     assert sealer.open(value) is None
+
+
+def test_a_session_ends_with_its_credential() -> None:
+    wall = Wall()
+    sealer = seal(wall)
+    value = sealer.seal("token", wall.now + 60)
+    assert (sealer.length_s(wall.now + 60), sealer.length_s(wall.now + 1e9), sealer.length_s(1.0)) == (60, SESSION_S, 0)
+    wall.now += 59
+    assert sealer.open(value) == "token"
+    wall.now += 1
+    assert sealer.open(value) is None
+
+
+def test_a_value_for_another_purpose_does_not_open() -> None:
+    one, other = (CookieSeal(PEPPER, lambda length: b"e" * length, purpose) for purpose in (b"one", b"other"))
+    assert one.open(one.seal(b"text")) == b"text"
+    assert other.open(one.seal(b"text")) is None
 
 
 @given(st.binary(max_size=200), st.data())

@@ -1,9 +1,13 @@
 """Queries of panels: what they read is in the registry of metrics, and what a viewer chooses is filled in."""
 
+import re
+from typing import get_args
+
 import pytest
 
+from gateway.console.files import STATIC
 from gateway.dashboards.boards import DASHBOARDS
-from gateway.dashboards.panels import Panel, family_of, label_names, metric_names, promql, quantile
+from gateway.dashboards.panels import Panel, Query, Unit, family_of, label_names, metric_names, named, pattern_of, promql, quantile
 from gateway.telemetry.exposition import describe
 
 DCGM = {
@@ -80,3 +84,37 @@ def test_a_panel_says_what_it_shows(board: str, panel: Panel) -> None:
     assert list(panel.thresholds) == sorted(panel.thresholds, key=lambda threshold: threshold.value)
     several = len(panel.queries) > 1
     assert not several or all(query.legend for query in panel.queries), "series of several queries need names"
+
+
+def test_a_panels_id_is_its_own_within_its_dashboard() -> None:
+    assert Panel("Compute or memory?", "", (Query("up"),), "count").id == "compute-or-memory"
+    for board in DASHBOARDS:
+        ids = [panel.id for panel in board.panels]
+        assert len(ids) == len(set(ids)), board.uid
+        assert all(ids)
+
+
+def test_chosen_values_are_texts_and_stay_within_their_quotes() -> None:
+    expr = 'sum(rate(tidegate_requests_total{model=~"$model"}[$__rate_interval]))'
+    assert 'model=~"a|b/c"' in promql(expr, "1m", model=pattern_of(["a", "b/c"]))
+    assert 'model=~"llama-3\\\\.1"'.replace("llama-3", "llama\\\\-3") in promql(expr, "1m", model=pattern_of(["llama-3.1"]))
+    assert pattern_of([]) == ".*"
+    for value in ('"} or vector(1) #', "\\", '\\"', "$pool", '"$tenant"', ".*", "a|b"):
+        filled = promql(expr, "1m", model=pattern_of([value]))
+        (quoted,) = re.findall(r'model=~"((?:[^"\\]|\\.)*)"\}\[1m\]\)\)$', filled)
+        pattern = re.sub(r"\\(.)", r"\1", quoted)
+        assert re.fullmatch(pattern, value), value
+        assert not re.fullmatch(pattern, f"{value}x")
+
+
+def test_a_series_is_named_by_its_legend_or_its_labels() -> None:
+    labels = {"pool": "chat", "backend": "e0"}
+    assert named("{{backend}} of {{pool}}", labels) == "e0 of chat"
+    assert named("", labels) == named("{{other}}", labels) == "chat, e0"
+    assert named("p50 {{model}}", {}) == "p50"
+
+
+def test_the_console_knows_every_unit() -> None:
+    page = (STATIC / "pages" / "charts.js").read_text()
+    table = page[page.index("const UNITS") : page.index("};", page.index("const UNITS"))]
+    assert [unit for unit in get_args(Unit) if not re.search(rf'^  "?{re.escape(unit)}"?[:,]', table, re.MULTILINE)] == []

@@ -310,6 +310,38 @@ CASES = (
         quiet="9m",
     ),
     Case(
+        "TracesLost",
+        {
+            f'tidegate_traces_total{{{GATEWAY}, exporter="main", result="sent"}}': "0+60x60",
+            f'tidegate_traces_total{{{GATEWAY}, exporter="main", result="failed"}}': "0x10 0+2x50",
+            f'tidegate_traces_total{{{GATEWAY}, exporter="other", result="sent"}}': "0+60x60",
+            f'tidegate_traces_total{{{GATEWAY}, exporter="other", result="failed"}}': "0x60",
+        },
+        "40m",
+        {"instance": "gw:8081", "exporter": "main"},
+        "The receiver of exporter main misses traces",
+        quiet="20m",
+    ),
+    Case(
+        "RequestLogLost",
+        {f"tidegate_request_log_lost_total{{{GATEWAY}}}": "0x10 7x10"},
+        "12m",
+        {"instance": "gw:8081"},
+        "Finished requests of gw:8081 are missing in the request log or in a further sink of it",
+        quiet="9m",
+    ),
+    Case(
+        "RequestLogLost",
+        {
+            f'tidegate_request_log_sink_total{{{GATEWAY}, sink="otlp", result="sent"}}': "0+60x30",
+            f'tidegate_request_log_sink_total{{{GATEWAY}, sink="otlp", result="dropped"}}': "0x10 5x10",
+        },
+        "12m",
+        {"instance": "gw:8081"},
+        "Finished requests of gw:8081 are missing in the request log or in a further sink of it",
+        quiet="9m",
+    ),
+    Case(
         "JudgeDisagrees",
         {
             f'tidegate_judge_agreement_ratio{{{GATEWAY}, model="small", kind="scores"}}': "0.9x40",

@@ -1,5 +1,6 @@
 """The collector: what workers finish is kept once, waits while the store is away, and is not kept of users who were erased."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,18 @@ import pytest
 from domain.cache_purges import CachePurge
 from gateway.process.worker_link import WorkerLink, worker_socket
 from gateway.record import Record
-from gateway.request_log.collector import MOST_WAITING, RequestCollector, RequestWatcher, entry_of, logged_request
+from gateway.request_log.collector import (
+    MOST_WAITING,
+    RequestCollector,
+    RequestSink,
+    RequestWatcher,
+    Sleep,
+    entry_of,
+    logged_request,
+)
 from gateway.request_log.ring import RequestRing, RingLine
 from gateway.telemetry.access_log import line_of
+from gateway.telemetry.request_log_counters import RequestLogCounts
 from policies.compile import compiled
 from policies.schema import PolicyDocument
 from tenancy.request_log import LoggedRequest, RequestFilter, RequestLogAway, SealedContent
@@ -51,14 +61,17 @@ class Place:
     """A collector over the rings of workers in a folder."""
 
     def __init__(self, run_dir: Path, store: Store, purges: MemoryCachePurges) -> None:
+        self.sinks: list[RequestSink] = []
         self.run_dir, self.store, self.purges = run_dir, store, purges
         self.now = AT
         self.collector = self.again()
         self.links: list[WorkerLink] = []
 
-    def again(self) -> RequestCollector:
+    def again(self, sleep: Sleep = asyncio.sleep) -> RequestCollector:
         """Another admin process's collector."""
-        return RequestCollector(self.run_dir, self.store, self._ready, self.purges, lambda: self.now, hours=2, most=1000)
+        return RequestCollector(
+            self.run_dir, self.store, self._ready, self.purges, lambda: self.now, hours=2, most=1000, sinks=self.sinks, sleep=sleep
+        )
 
     async def _ready(self) -> None:
         pass
@@ -71,6 +84,25 @@ class Place:
 
     async def kept(self) -> list[int]:
         return [int(one.at_us / 1e6 - AT) for one in await self.store.page(RequestFilter(), "newest", None, 10**6)]
+
+
+class FullDisk:
+    """A sink that can keep nothing."""
+
+    name = "full"
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    async def add(self, requests: list[LoggedRequest]) -> None:
+        self.failed += len(requests)
+        raise OSError("no space left")
+
+    async def close(self) -> None:
+        pass
+
+    def figures(self) -> tuple[int, int, int, int]:
+        return 0, 0, 0, self.failed
 
 
 @pytest.fixture
@@ -88,6 +120,17 @@ def test_a_line_is_kept_with_what_is_asked_for_and_for_how_long() -> None:
     assert logged_request(ring_line(1, hours=0.5), 2).expires_us == int((AT + 1 + 1800) * 1e6)
     assert entry_of(kept).request_id == kept.id
     assert not kept.line.endswith(b"\n")
+
+
+async def test_what_another_sink_loses_is_counted_and_kept_here(place: Place) -> None:
+    place.sinks.append(FullDisk())
+    place.collector = place.again()
+    ring = RequestRing("a")
+    await place.worker(ring)
+    ring.note(ring_line(1).line)
+    await place.collector.look()
+    assert await place.kept() == [1]
+    assert place.collector.counts() == RequestLogCounts(0, {"full": (0, 0, 0, 1)})
 
 
 async def test_what_workers_finish_is_kept_once_and_shown_to_watchers(place: Place) -> None:
@@ -109,6 +152,44 @@ async def test_what_workers_finish_is_kept_once_and_shown_to_watchers(place: Pla
     # the next admin process asks from the beginning, and nothing is kept twice
     await place.again().look()
     assert await place.kept() == [3, 2, 1]
+
+
+async def test_workers_are_asked_less_often_while_nothing_ends(place: Place) -> None:
+    """Once a second behind a request and while somebody watches, every fourth second otherwise, and at once for who reads the log."""
+    ring, looks, turns = RequestRing("a"), [], 0
+    await place.worker(ring)
+    fetched = ring.answers()
+
+    async def counted(question: bytes) -> bytes:
+        looks.append(place.now - AT)
+        return await next(iter(fetched.values()))(question)
+
+    watcher: RequestWatcher | None = None
+
+    async def second(_: float) -> None:
+        nonlocal turns, watcher
+        turns += 1
+        place.now = AT + turns
+        if turns == 9:
+            ring.note(ring_line(1).line)
+        elif turns == 20:
+            watcher = place.collector.watch()
+        elif turns == 23:
+            raise StopAsyncIteration
+
+    link = WorkerLink(worker_socket(place.run_dir, 1, 2), lambda _: pytest.fail("not asked for"), answers=dict.fromkeys(fetched, counted))
+    await link.start()
+    place.links.append(link)
+    place.collector = place.again(second)
+    with pytest.raises(StopAsyncIteration):
+        await place.collector.run()
+    assert looks == [0, 4, 8, 12, 13, 17, 20, 21, 22]
+    assert watcher is not None
+    assert await place.kept() == [1]
+    looks.clear()
+    await place.collector.fresh()
+    await place.collector.fresh()
+    assert looks == [23]
 
 
 async def test_what_a_worker_that_has_ended_left_is_kept_and_not_twice(place: Place, tmp_path: Path) -> None:
@@ -133,6 +214,7 @@ async def test_what_was_overwritten_is_counted(place: Place) -> None:
         ring.note(ring_line(number).line)
     await place.collector.look()
     assert (await place.kept(), place.collector.lost) == ([5, 4], 3)
+    assert place.collector.counts() == RequestLogCounts(3)
 
 
 async def test_requests_wait_for_a_store_that_is_away(place: Place) -> None:

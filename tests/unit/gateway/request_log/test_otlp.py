@@ -72,7 +72,7 @@ def test_requests_are_sent_together_and_what_a_receiver_leaves_out_is_read() -> 
 async def test_the_sink_sends_what_it_is_given_by_its_end() -> None:
     with otlp_receiver() as receiver:
         url = receiver.url.replace("/v1/traces", "/v1/logs")
-        sender = OtlpSender(url, {}, timeout_s=5.0, compress=True, rejected_of=rejected_of)
+        sender = OtlpSender(url, {}, timeout_s=5.0, compress=True, rejected_of=rejected_of, clock=lambda: 0.0)
         exporter = BatchExporter("request_log", LogRecordMaker({}, "1").encoded, sender, max_pending=10, clock=lambda: 0.0)
         exporter.start()
         sink = OtlpRequests(exporter)

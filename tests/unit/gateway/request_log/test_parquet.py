@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from domain.clock import Rng
 from domain.usage import Usage
 from gateway.cli import app
@@ -57,6 +59,19 @@ async def test_a_file_is_written_when_it_is_worth_it_or_its_time_has_come(tmp_pa
     assert sorted(path.parent.name for path in tmp_path.rglob("*.parquet")) == ["day=2026-09-21", "day=2026-09-22"]
     assert [path for path in tmp_path.rglob("*") if path.name.startswith(".")] == []
     await sink.close()
+
+
+async def test_what_was_written_and_what_could_not_be_is_counted(tmp_path: Path) -> None:
+    sink = ParquetRequests(tmp_path / "requests", "a", 30, Wall())
+    await sink.add([request(0), request(5)])
+    await sink.close()
+    assert sink.figures() == (2, 0, 0, 0)
+    (tmp_path / "requests" / "day=2026-09-22").rename(tmp_path / "elsewhere")
+    (tmp_path / "requests" / "day=2026-09-22").write_text("no folder")
+    await sink.add([request(0), request(5), request(6)])
+    with pytest.raises(OSError):
+        await sink.close()
+    assert sink.figures() == (3, 0, 0, 2), "the first day's file is there"
 
 
 async def test_folders_go_when_their_days_are_over(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from gateway.record import Record
 from gateway.telemetry.exemplars import KEPT_S, Exemplar, Slots, latest, note, rows_of
 from gateway.telemetry.exposition import Scrape, render
-from gateway.telemetry.families import DURATION, TTFT
+from gateway.telemetry.families import DURATION, GEN_AI_DURATION, TTFT
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.snapshot import merge
 
@@ -50,8 +50,8 @@ def test_a_rare_slow_request_is_an_exemplar_in_open_metrics_alone() -> None:
         for sample in family.samples
         if sample.exemplar is not None
     }
-    assert {name for name, _ in marked} == {DURATION.name, TTFT.name}
-    assert len(marked) == 3, "one for each bucket, not one for each request"
+    assert {name for name, _ in marked} == {DURATION.name, TTFT.name, GEN_AI_DURATION.name}
+    assert len(marked) == 5, "one for each bucket, not one for each request"
     slow = marked[DURATION.name, "80.0"]
     assert (slow.labels, slow.value, float(slow.timestamp)) == ({"trace_id": TRACE}, 50.0, 150.0)
     assert TRACE.encode() not in render(scrape)[0]

@@ -64,6 +64,27 @@ def test_a_streamed_chat_is_in_all_four_histograms() -> None:
         assert cell[bisect_left(GEN_AI_TOKEN_BOUNDS, tokens)] == 1 and cell[-1] == tokens
 
 
+def test_a_request_with_a_trace_is_the_exemplar_of_its_buckets_and_one_without_is_none() -> None:
+    """Each value stands in the bucket that it is counted in."""
+    metrics = Metrics(["large", "small"], providers={"p": "vllm"})
+    metrics.observe(CHAT)
+    assert not [name for name in metrics.snapshot().exemplars if name.startswith("gen_ai_")]
+    metrics.observe(msgspec.structs.replace(CHAT, trace_id="4bf92f3577b34da6a3ce929d0e0e4736"))
+    snapshot = metrics.snapshot()
+    expected = {
+        (GEN_AI_DURATION, (*LABELS, "")): 0.3,
+        (GEN_AI_TTFT, LABELS): 0.1,
+        (GEN_AI_TPOT, LABELS): 0.01,
+        (GEN_AI_TOKENS, (*LABELS, "input")): 100,
+        (GEN_AI_TOKENS, (*LABELS, "output")): 21,
+    }
+    for (family, labels), value in expected.items():
+        ((bucket, (trace_id, kept, at_unix)),) = dict(snapshot.exemplars[family.name])[labels]
+        assert (trace_id, at_unix) == ("4bf92f3577b34da6a3ce929d0e0e4736", 1.7e9 + 0.3)
+        assert kept == pytest.approx(value)
+        assert dict(snapshot.families[family.name])[labels][bucket] == 2
+
+
 def test_a_failure_has_the_side_that_it_was_on_and_no_time_to_first_token() -> None:
     seen = counted(msgspec.structs.replace(CHAT, outcome="engine_busy", status=503, closing="release", asked_model=""))
     assert set(seen[GEN_AI_DURATION.name]) == {("small", "small", "vllm", "chat", "engine")}

@@ -1,4 +1,5 @@
-"""What tenants have left: the tightest limit decides, tenants are bounded, and nobody is asked while nobody scrapes."""
+"""What tenants, organisations, models and the gateway have left: the tightest limit decides, names are bounded, and nobody is asked while
+nobody scrapes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -73,8 +74,39 @@ async def test_tenants_beyond_the_bound_are_one() -> None:
     assert watching.headroom is not None
     shares = watching.headroom.budgets
     assert len(shares) == MAX_NAMES + 1
-    assert shares[OTHER] == 0.01, "of all others the tightest"
+    assert shares["tenant", OTHER] == 0.01, "of all others the tightest"
     assert slept == [1.0] * (len(limits) // LOOKS_PER_S), "a round is spread over time"
+
+
+async def test_organisations_models_and_the_gateway_have_their_own_gauges() -> None:
+    def shared(level: Level, name: str, window: Window, amount: int) -> Limit:
+        return Limit(Scope(level, name), Meter.REQUESTS, window, amount)
+
+    limits = [
+        limit("acme", Window.DAY, 100),
+        shared(Level.ORGANISATION, "umbrella", Window.MINUTE, 200),
+        shared(Level.ORGANISATION, "umbrella", Window.DAY, 100),
+        shared(Level.MODEL, "acme", Window.DAY, 50),
+        shared(Level.GLOBAL, "", Window.MINUTE, 1000),
+    ]
+    counters = Counters({"acme": 100, "org/umbrella": 50, "model/acme": 5, "global/": 1000})
+    watching, _ = watch(counters, limits)
+    await watching.look_round()
+    rows = dict(watching.rows())
+    assert dict(rows["tidegate_budget_headroom_ratio"]) == {("acme",): 1.0}, "a tenant is not the model of the same name"
+    assert dict(rows["tidegate_shared_limit_headroom_ratio"]) == {("organisation", "umbrella"): 0.25, ("global", ""): 1.0}
+    assert dict(rows["tidegate_shared_budget_headroom_ratio"]) == {("organisation", "umbrella"): 0.5, ("model", "acme"): 0.1}
+
+
+@pytest.mark.req("R38")
+async def test_each_level_has_its_own_bound_of_names() -> None:
+    limits = [Limit(Scope(Level.MODEL, f"m{at:04}"), Meter.REQUESTS, Window.DAY, 2) for at in range(MAX_NAMES + 5)]
+    watching, _ = watch(Counters(1), [*limits, limit("acme", Window.DAY)])
+    await watching.look_round()
+    rows = dict(watching.rows())
+    assert len(rows["tidegate_shared_budget_headroom_ratio"]) == MAX_NAMES + 1
+    assert (("model", OTHER), 0.5) in rows["tidegate_shared_budget_headroom_ratio"]
+    assert rows["tidegate_budget_headroom_ratio"] == [(("acme",), 0.01)]
 
 
 async def test_a_tenant_with_many_limits_is_asked_for_in_pieces() -> None:

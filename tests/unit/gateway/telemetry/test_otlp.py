@@ -1,11 +1,26 @@
 """Records on their way to a receiver: batches, answers, retries, bounds, the end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.record import Record
-from gateway.telemetry.otlp import GIVEN_UP_AFTER_S, LONGEST_PAUSE_S, MAX_BATCH_BYTES, BatchExporter, OtlpSender
+from gateway.telemetry.otlp import (
+    ADVICE,
+    COMPLAIN_EVERY_S,
+    GIVEN_UP_AFTER_S,
+    ITS_OWN_LOG,
+    LONGEST_PAUSE_S,
+    MAX_BATCH_BYTES,
+    NO_REDIRECT,
+    REPEAT_EVERY_S,
+    TOO_SLOW,
+    TRIED_AGAIN,
+    BatchExporter,
+    OtlpSender,
+)
 from gateway.telemetry.spans import rejected_of
 from tests.otlp_receiver import OtlpReceiver, otlp_receiver
 
@@ -41,7 +56,8 @@ def made(
     receiver: OtlpReceiver, *, encode: Callable[[Record], bytes] | None = None, most: int = 100, url: str = "", compress: bool = True
 ) -> tuple[BatchExporter, Time]:
     passing = Time()
-    sender = OtlpSender(url or receiver.url, {"authorization": "secret"}, timeout_s=5.0, compress=compress, rejected_of=rejected_of)
+    secret, clock = {"authorization": "secret"}, passing.clock
+    sender = OtlpSender(url or receiver.url, secret, timeout_s=5.0, compress=compress, rejected_of=rejected_of, clock=clock)
     exporter = BatchExporter("main", encode or encoded, sender, max_pending=most, clock=passing.clock)
     exporter._stop = passing  # type: ignore[assignment]
     return exporter, passing
@@ -110,6 +126,63 @@ def test_a_receiver_that_is_away_costs_a_batch_after_a_minute_and_memory_up_to_t
         assert exporter.figures() == (0, 2, 0, 3), "there is room again"
 
 
+def complaints(logged: list[MutableMapping[str, Any]]) -> list[str]:
+    return [line["advice"] for line in logged if line["log_level"] == "warning"]
+
+
+def test_a_complaint_comes_once_until_the_reason_changes_or_an_hour_has_passed() -> None:
+    with otlp_receiver() as receiver, capture_logs() as logged:
+        exporter, passing = made(receiver)
+
+        def sent(status: int) -> None:
+            receiver.statuses = [status] * (status != 200)
+            exporter.add(record("a"))
+            exporter.turn()
+            passing.now += 10.0
+
+        for _ in range(20):
+            sent(401)
+        assert complaints(logged) == [ADVICE[401]]
+        for _ in range(7):
+            sent(404)
+        assert complaints(logged) == [ADVICE[401], ADVICE[404]]
+        passing.now += REPEAT_EVERY_S
+        sent(404)
+        assert complaints(logged) == [ADVICE[401], ADVICE[404], ADVICE[404]]
+        sent(200)
+        for _ in range(3):
+            sent(404)
+        assert len(complaints(logged)) == 3, "not more than once a minute, whatever it does in between"
+        passing.now += COMPLAIN_EVERY_S
+        sent(404)
+        assert len(complaints(logged)) == 4
+        assert [line["event"] for line in logged if line["log_level"] == "info"] == ["the OTLP receiver answers again"]
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"), [*ADVICE.items(), (301, NO_REDIRECT), (500, ITS_OWN_LOG), (503, ITS_OWN_LOG)], ids=lambda word: str(word)[:12]
+)
+def test_each_status_has_its_advice(status: int, advice: str) -> None:
+    with otlp_receiver() as receiver:
+        receiver.statuses = [status]
+        sender = OtlpSender(receiver.url, {}, timeout_s=5.0, compress=True, rejected_of=rejected_of, clock=lambda: 0.0)
+        answered = sender.send(b"")
+        sender.close()
+    assert answered.reason.startswith(f"status {status}")
+    assert answered.advice == advice
+    assert (answered.again_s is not None) is (status in TRIED_AGAIN)
+
+
+def test_an_answer_that_does_not_end_is_given_up_in_time() -> None:
+    times = iter([0.0, 6.0])
+    with otlp_receiver() as receiver:
+        receiver.rejects = 1  # so that the answer has a body
+        sender = OtlpSender(receiver.url, {}, timeout_s=5.0, compress=True, rejected_of=rejected_of, clock=lambda: next(times))
+        late = sender.send(encoded(record("a")))
+        sender.close()
+    assert (late.taken, late.again_s, late.advice) == (False, 0.0, TOO_SLOW)
+
+
 def test_a_part_that_the_receiver_left_out_is_counted() -> None:
     with otlp_receiver() as receiver:
         receiver.rejects = 1
@@ -154,7 +227,7 @@ def test_the_end_sends_what_is_left_and_waits_for_nobody_for_long() -> None:
 
 def test_the_thread_sends_by_itself() -> None:
     with otlp_receiver() as receiver:
-        sender = OtlpSender(receiver.url, {}, timeout_s=5.0, compress=True, rejected_of=rejected_of)
+        sender = OtlpSender(receiver.url, {}, timeout_s=5.0, compress=True, rejected_of=rejected_of, clock=lambda: 0.0)
         exporter = BatchExporter("main", encoded, sender, max_pending=10, clock=lambda: 0.0)
         exporter.start()
         exporter.add(record("a"))

@@ -52,7 +52,7 @@ def test_a_promise_that_was_kept_and_a_request_without_notes_are_no_reason() -> 
 
 
 def exporter(name: str, most: int = 10) -> BatchExporter:
-    sender = OtlpSender("http://127.0.0.1:9/", {}, timeout_s=1.0, compress=False, rejected_of=lambda _: (0, ""))
+    sender = OtlpSender("http://127.0.0.1:9/", {}, timeout_s=1.0, compress=False, rejected_of=lambda _: (0, ""), clock=lambda: 0.0)
     return BatchExporter(name, lambda _: b"", sender, max_pending=most, clock=lambda: 0.0)
 
 

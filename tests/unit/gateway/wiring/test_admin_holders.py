@@ -131,3 +131,19 @@ async def test_tokens_of_an_issuer_whose_keys_are_not_known_wait(site: Site) -> 
     with pytest.raises(AdminProblem) as caught:
         await made(ONE.token(groups=["llm-team"]), NOW)
     assert (caught.value.status, caught.value.code) == (503, "identity_unavailable")
+
+
+async def test_a_token_is_known_with_or_without_a_role(site: Site) -> None:
+    made = holders(site)
+    await site.watch.refresh(made)
+    assert not await made.known(ONE.token(), NOW)
+    made.tokens = gate(ONE)
+    for token, known in (
+        (ONE.token(), True),
+        (ONE.token(groups=["llm-team"]), True),
+        (ONE.token(tenant="globex"), False),
+        ("nonsense", False),
+    ):
+        assert await made.known(token, NOW) is known
+    made.tokens = gate()
+    assert not await made.known(ONE.token(), NOW)

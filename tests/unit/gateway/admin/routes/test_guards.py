@@ -7,9 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.admin.routes.guards import LOOKED_THROUGH, PART
 from gateway.guards.facts import GuardCount, GuardRecord
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.record import Record
+from gateway.request_log.collector import logged_request
+from gateway.request_log.ring import RingLine
+from gateway.telemetry.access_log import line_of
 from gateway.telemetry.metrics import Metrics
 from tenancy.audit import Entry, canonical
 from tenancy.guard_blocks import BLOCK, further_entry
@@ -135,3 +139,70 @@ async def test_a_trial_that_means_nothing_or_is_not_allowed_is_refused_by_name(
 ) -> None:
     refused, body = await trial(admin, headers, **wanted)
     assert (refused, body["error"]["param"]) == (status, param), body
+
+
+async def keep(admin: Admin, *requests: tuple[int, str, GuardRecord | None]) -> None:
+    """Put requests into the log: number, tenant, and what guard rules said."""
+    assert admin.parts.requests is not None
+    bare = {"outcome": "ok", "status": 200, "duration_s": 0.1, "overhead_s": 0.0, "model": "m"}
+    made = [
+        logged_request(RingLine(line_of(Record(f"r{number}", 1_800_000_000.0 + number, tenant=tenant, guards=said, **bare))), 72)
+        for number, tenant, said in requests
+    ]
+    await admin.parts.requests.collector.store.add(made, [])
+
+
+def said(*counts: GuardCount, word: str = "passed") -> GuardRecord:
+    return GuardRecord(word, "", "", False, counts, (), (), "v")
+
+
+TRIED = GuardCount("trial", "S1: of, weapons=1", "shadow", "output", 3)
+"""A kind as a detector may name it, with the signs of the log in it."""
+
+
+async def test_requests_that_rules_on_trial_differ_about_are_listed(admin: Admin) -> None:
+    people = GuardCount("people", "email", "redact", "input", 2)
+    await keep(
+        admin,
+        (1, "acme", said(people, TRIED, word="changed")),
+        (2, "acme", said(people, word="changed")),
+        (3, "bolt", said(TRIED, GuardCount("other", "word", "shadow", "input", 1))),
+        (4, "acme", said()),
+        (5, "acme", None),
+    )
+    shown = (await admin.client.get(f"{API}/guards/shadow", headers=bearer("auditor"))).json()
+    assert [(one["request_id"], one["tenant"], one["guard"]) for one in shown["items"]] == [
+        ("r3", "bolt", "passed"),
+        ("r1", "acme", "changed"),
+    ]
+    assert shown["items"][1]["findings"] == [{"rule": "trial", "kind": "S1: of, weapons=1", "direction": "output", "count": 3}]
+    assert (shown["next_cursor"], shown["looked_through"]) == (None, 5)
+    of_a_rule = (await admin.client.get(f"{API}/guards/shadow?rule=other", headers=OWNER)).json()["items"]
+    assert [(one["request_id"], [found["rule"] for found in one["findings"]]) for one in of_a_rule] == [("r3", ["other"])]
+    own = (await admin.client.get(f"{API}/guards/shadow", headers=bearer("tenant-admin", "acme"))).json()
+    assert [one["request_id"] for one in own["items"]] == ["r1"]
+    foreign = await admin.client.get(f"{API}/guards/shadow?tenant=bolt", headers=bearer("tenant-admin", "acme"))
+    assert foreign.status_code == 404
+    assert (await admin.client.get(f"{API}/guards/shadow?cursor=x", headers=OWNER)).status_code == 400
+
+
+@pytest.mark.parametrize("limit", [1, 7, 500])
+async def test_pages_reach_every_request_and_look_through_a_bounded_number(admin: Admin, limit: int) -> None:
+    count = LOOKED_THROUGH + PART + 3
+    differ = {0, 1, PART - 1, PART, LOOKED_THROUGH - 1, LOOKED_THROUGH, count - 1}
+    await keep(admin, *((number, "acme", said(TRIED) if number in differ else None) for number in range(count)))
+    found: list[str] = []
+    cursor, looked = "", 0
+    while True:
+        page = (
+            await admin.client.get(f"{API}/guards/shadow?limit={limit}" + (f"&cursor={cursor}" if cursor else ""), headers=OWNER)
+        ).json()
+        assert page["looked_through"] <= LOOKED_THROUGH
+        assert len(page["items"]) <= limit
+        found += [one["request_id"] for one in page["items"]]
+        looked += page["looked_through"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == [f"r{number}" for number in sorted(differ, reverse=True)]
+    assert looked == count

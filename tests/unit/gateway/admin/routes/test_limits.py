@@ -130,6 +130,25 @@ async def test_lists_come_in_pages_and_a_tenants_admin_sees_those_of_its_tenant(
     assert [one["id"] for one in mine] == [one for one in ids if "acme" in one]
 
 
+async def test_the_limits_of_an_organisation_are_listed_alone_and_not_to_a_tenants_admin(admin: Admin) -> None:
+    assert (await admin.client.post(f"{API}/organisations", json={"name": "default-2"}, headers=OWNER)).status_code == 201
+    ids = [f"organisation:default{more}:tokens:{window}" for more in ("", "-2") for window in ("day", "minute", "month")]
+    for one in [*ids, "tenant:acme:tokens:day", "model:default:tokens:day"]:
+        assert (await admin.client.put(f"{API}/limits/{one}", json={"amount": 5}, headers=OWNER)).status_code == 201
+    got, cursor = [], ""
+    while True:
+        page = (await admin.client.get(f"{API}/limits?organisation=default&limit=2{cursor}", headers=OWNER)).json()
+        got += [one["id"] for one in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert sorted(got) == ids[:3]
+    assert (await admin.client.get(f"{API}/limits?organisation=none", headers=OWNER)).status_code == 404
+    assert (await admin.client.get(f"{API}/limits?organisation=default", headers=bearer("tenant-admin"))).status_code == 404
+    both = await admin.client.get(f"{API}/limits?organisation=default&tenant=acme", headers=OWNER)
+    assert (both.status_code, both.json()["error"]["param"]) == (400, "organisation")
+
+
 BUDGET = f"{API}/limits/tenant:acme:cost_usd:month"
 ALIAS = f"{API}/limits/tenant:acme:cost_nanousd:month"
 
