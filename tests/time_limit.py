@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 import pytest_timeout
 
-LIMITS_S: Final = {"real_engine": 1200, "client": 400, "browser": 300, "slow": 300}
+LIMITS_S: Final = {"real_engine": 1200, "client": 400, "browser": 300, "helm": 300, "slow": 300}
 """Limits in seconds by mark; the start of what the test shares with others counts, and a real engine starts for minutes."""
 
 AGAIN_S: Final = 10.0

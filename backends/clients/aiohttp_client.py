@@ -119,7 +119,7 @@ class AiohttpUpstream:
             f"{scheme}://{target.host_header}{target.prefix}{call.path}",
             data=call.body,
             headers=_headers(call, target),
-            ssl=target.tls or True,
+            ssl=target.tls.context if target.tls else True,
             allow_redirects=False,
             trace_request_ctx=flight,
         ) as reply:

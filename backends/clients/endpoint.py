@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from backends.ports import EngineTls
 from backends.reach import Reach
 
 KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 30_000))
@@ -36,7 +37,7 @@ class EngineEndpoint(msgspec.Struct, frozen=True):
 
     host: str
     port: int
-    tls: ssl.SSLContext | None
+    tls: EngineTls | None
     prefix: str
     """Path in front of every route, without a trailing slash; usually empty."""
     authorization: bytes | None
@@ -70,7 +71,7 @@ def endpoint(
     connect_timeout_s: float = 2.0,
     idle_s: float = 4.0,
     max_connections: int = 1024,
-    tls: ssl.SSLContext | None = None,
+    tls: EngineTls | None = None,
     address: str = "",
     reach: Reach | None = None,
     headers: tuple[tuple[str, str], ...] = (),
@@ -100,9 +101,9 @@ def endpoint(
 
 
 @functools.cache
-def system_trust() -> ssl.SSLContext:
-    """The TLS context with the system's CAs, one for all backends: reading the CAs holds the event loop for tens of milliseconds."""
-    return ssl.create_default_context()
+def system_trust() -> EngineTls:
+    """TLS with the system's CAs, one for all backends: reading the CAs holds the event loop for tens of milliseconds."""
+    return EngineTls(ssl.create_default_context())
 
 
 class RefusedAddress(OSError):
@@ -135,9 +136,10 @@ async def dial(target: EngineEndpoint, loop: asyncio.AbstractEventLoop, protocol
     """
     addresses = await addresses_of(target, loop)
     name = target.host if target.tls else None
+    tls = target.tls.context if target.tls else None
     for address in addresses:
         try:
-            await loop.create_connection(protocol, address, target.port, ssl=target.tls, server_hostname=name)
+            await loop.create_connection(protocol, address, target.port, ssl=tls, server_hostname=name)
         except OSError:
             if address == addresses[-1]:
                 raise

@@ -177,6 +177,8 @@ class RelayUpstream:
         self._connecting: set[asyncio.Task[None]] = set()
         self._pending = 0
         """Connections being made that are not in `_open` yet."""
+        if target.tls is not None:
+            target.tls.used_by(self)
         self._heads: dict[tuple[str, str], bytes] = {}
 
     @property
@@ -247,6 +249,12 @@ class RelayUpstream:
         """Keep a connection whose reply is complete for the next call."""
         connection.idle_since = self._clock()
         self._idle.append(connection)
+
+    def retire(self) -> None:
+        """Close the idle connections, and the busy ones after their reply."""
+        self._idle.clear()
+        for connection in list(self._open):
+            connection.retire()
 
     def opened(self, connection: "_Connection") -> None:
         """A connection is established."""
@@ -335,6 +343,8 @@ class _Connection(asyncio.Protocol):
         self._reused = False
         self._sent_at = 0.0
         self._closing = False
+        self._leaving = False
+        """Whether the connection carries no further call: it is closing, or is retired."""
         self._reading = True
         self.was_open = False
         self.unasked: bytes | None = None
@@ -407,7 +417,7 @@ class _Connection(asyncio.Protocol):
     def _finish(self, flight: RelayFlight) -> None:
         self._flight = None
         flight.connection = None
-        if self._parser.reusable and not self._closing:
+        if self._parser.reusable and not self._leaving:
             self._parser.reset()
             if not self._reading:
                 self.read(on=True)  # the reply ended while its caller's side was full; the next caller's is not
@@ -419,7 +429,7 @@ class _Connection(asyncio.Protocol):
             sink.on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self._closing = self._leaving = True
         self._parser.close()
         self._upstream.lost(self)
         flight = self._flight
@@ -445,8 +455,14 @@ class _Connection(asyncio.Protocol):
         if flight is not None:
             flight.lose(loss, detail)
 
+    def retire(self) -> None:
+        """Carry no further call: close now, or when the reply is complete. A connection that is just made carries its first one."""
+        self._leaving = True
+        if self._flight is None and self.idle_since:
+            self.shut()
+
     def shut(self) -> None:
         """Close at once and without lingering, so that an engine stops generating."""
-        self._closing = True
+        self._closing = self._leaving = True
         self._flight = None
         self.transport.abort()

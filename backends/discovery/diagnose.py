@@ -68,7 +68,10 @@ def of_failure(path: str, error: FetchError) -> str:
     if error.loss is Loss.GARBLED:
         return _first(_GARBLED, error.detail, "does not answer with HTTP; look whether the port in its URL is the engine's")
     if error.loss is Loss.NO_REPLY:
-        hint = "closes the connection without an answer; write https:// if it speaks TLS, else look whether the port is the engine's"
+        hint = (
+            "closes the connection without an answer; write https:// if it speaks TLS, write the pool's tls.certificate if it demands a "
+            "client certificate (or renew it), else look whether the port is the engine's"
+        )
         return f"{hint} ({path}: {_clean(error.detail)})"
     if error.loss is Loss.CUT:
         return f"ends its answer half-way; look at the engine's log and at proxies between ({path}: {_clean(error.detail)})"

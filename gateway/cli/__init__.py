@@ -27,6 +27,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "export-dashboards": RootEntry(
         "gateway.cli.dashboards:export_dashboards", "Write the dashboards for Grafana and the alerts for Prometheus."
     ),
+    "export-charts": RootEntry("gateway.cli.charts:export_charts", "Write the files that the Helm charts carry."),
     "audit": RootEntry("gateway.cli.audit:audit_app", "The audit: who changed what."),
     "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
     "cache": RootEntry("gateway.cli.cache:cache_app", "The answer cache: what it did, what it keeps, and what it is to forget."),

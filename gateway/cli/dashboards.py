@@ -10,10 +10,9 @@ from gateway.cli.printing import fail, out
 from gateway.dashboards.boards import DASHBOARDS
 from gateway.dashboards.grafana import grafana
 from gateway.dashboards.objectives import AVAILABILITY, PROMISES
-from gateway.dashboards.rules import rules
+from gateway.dashboards.rules import RULES_FILE, rules
 from gateway.docs_links import docs_base
 
-RULES: Final = "tidegate.rules.yml"
 NOWHERE: Final = Path("/nonexistent")
 """The pages of this machine are none that an alert may name: it is read elsewhere."""
 
@@ -36,7 +35,7 @@ def export_dashboards(
     """
     texts = {Path("dashboards", f"{board.uid}.json"): grafana(board) for board in DASHBOARDS}
     docs = docs_base(None, os.environ, NOWHERE)
-    texts[Path("alerts", RULES)] = rules(round(availability / 100, 8), round(promises / 100, 8), docs).encode()
+    texts[Path("alerts", RULES_FILE)] = rules(round(availability / 100, 8), round(promises / 100, 8), docs).encode()
     for name, text in texts.items():
         target = folder / name
         try:

@@ -20,6 +20,7 @@ from backends.load_reports import MAX_RANKS
 from domain.ask import Endpoint
 from domain.membership import LoadPush
 from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
+from gateway.config.trust import CertificateError, TlsFiles, engine_context
 from policies.load import suggestion
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
@@ -80,6 +81,9 @@ def _counterparts(written: "RawSettings", pool: int, roles: set[str], *, pairs_w
         message = "requests with an adapter are served whole, and no backend of this pool does that"
         yield located.problem(("pools", pool, "loras"), message, "add a backend with role: both, or remove the adapters")
 
+
+ENGINE_TLS: Final = ("ca", "certificate", "private_key")
+"""The keys of `pools[].tls`, in the order of `TlsFiles`."""
 
 _PASSWORD: Final = re.compile(r"^[^:/]+://[^/@]*?:([^@/]*)@|[?&]password=([^&]*)")
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
@@ -147,7 +151,7 @@ def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
         disaggregation_problems,
     )
     problems = [problem for check in checks for problem in check(written)]
-    looks = (_policies, _tls, _database, _issuers, _profiles, _console_sign_in)
+    looks = (_policies, _tls, _engine_tls, _database, _issuers, _profiles, _console_sign_in)
     return problems + [problem for look in looks for problem in look(written, folder)]
 
 
@@ -416,6 +420,24 @@ def _tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
                 written.located.problem(("data", "tls"), message, "name a PEM chain and the key it was made for, not encrypted")
             )
     yield from problems
+
+
+def _engine_tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    """Files of TLS towards engines that cannot be used, and pools that have some for engines without TLS."""
+    for i in range(written.count("pools")):
+        at: Path_ = ("pools", i, "tls")
+        if not isinstance(written.value(*at), Mapping):
+            continue
+        for j in range(written.count("pools", i, "backends")):
+            if written.text("pools", i, "backends", j, "url").startswith("http:"):
+                message = "the pool has tls, and this engine is asked without TLS"
+                yield written.located.problem(("pools", i, "backends", j, "url"), message, "write https://, or remove the pool's tls")
+        ca, certificate, private_key = (folder / name if (name := written.text(*at, key)) else None for key in ENGINE_TLS)
+        try:
+            engine_context(TlsFiles(ca, certificate, private_key))
+        except CertificateError as error:
+            message, _, hint = str(error).partition("; ")
+            yield written.located.problem((*at, error.key), message, hint)
 
 
 def _issuers(written: RawSettings, folder: Path) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ from domain.membership import KvEvents, LoadPush, Member, Owner, Role, Traits
 from domain.model_revisions import PROOF_DIGITS, Pinned
 from domain.strict import Strict
 from gateway.config.addresses import checked_engine_url, checked_events_endpoint, checked_host, checked_load_endpoint, split_address
-from gateway.config.secrets import SecretReference
+from gateway.config.secrets import File, SecretReference
 from routing.disaggregation import DisaggregationSettings
 from routing.room import HEADROOM
 from tenancy.isolation import PREFIX
@@ -312,6 +312,31 @@ class PinnedSettings(Strict):
     )
 
 
+class EngineTlsSettings(Strict):
+    """TLS towards the engines of a pool. The files are read again when they change, without a restart."""
+
+    ca: File | None = Field(
+        default=None,
+        description="PEM file with the CAs of the engines' certificates, relative to the settings file. Null: the system's CAs.",
+    )
+    certificate: File | None = Field(
+        default=None,
+        description="PEM file with the chain of the client certificate that the gateway shows to the engines (mTLS), relative to the "
+        "settings file. Null: it shows none.",
+    )
+    private_key: File | None = Field(
+        default=None, description="PEM file with the client certificate's private key, not encrypted, relative to the settings file."
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.certificate is None) != (self.private_key is None):
+            raise ValueError("has one of certificate and private_key; write both, or none where the engines demand no client certificate")
+        if self.ca is None and self.certificate is None:
+            raise ValueError("names no file; write ca, or certificate and private_key, or leave tls out for the system's CAs")
+        return self
+
+
 class PoolSettings(Strict):
     """Backends that serve one model revision."""
 
@@ -326,6 +351,11 @@ class PoolSettings(Strict):
     )
     api_key: SecretReference | None = Field(
         default=None, description="The API key that the engines require, if any: {file: path} or {env: NAME}."
+    )
+    tls: EngineTlsSettings | None = Field(
+        default=None,
+        description="TLS towards engines with `https` URLs: their CAs, and the gateway's client certificate. Null: the system's CAs and no "
+        "client certificate.",
     )
     tokenizer: str | None = Field(
         default=None,

@@ -10,6 +10,7 @@ from gateway.docs_links import linked
 
 RECORDED_EVERY: Final = "30s"
 """Between two evaluations of the recorded shares; a window of 5 minutes has ten."""
+RULES_FILE: Final = "tidegate.rules.yml"
 HEAD: Final = "# Made by `tidegate export-dashboards`. Each alert has a runbook; labels.severity is page or ticket.\n"
 
 

@@ -27,6 +27,7 @@ from domain.clock import Clock
 from domain.membership import Member, MemberSource
 from gateway.config.load import PoolSettings, Settings
 from gateway.config.secrets import read_reference
+from gateway.config.trust import TlsFiles
 from gateway.deps import Deps
 from gateway.fleet.health import FleetWatch, HealthWatch
 from gateway.fleet.kv_events import CountKv, KvListener, KvWatch
@@ -41,6 +42,7 @@ from gateway.placement.pool_state import PoolStates
 from gateway.placement.salts import root_of
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import supervision
+from gateway.sync.engine_tls import EngineTlsWatch
 from routing.prefix.engine_blocks import RootOf
 
 POLL_CONNECTIONS: Final = 2
@@ -65,6 +67,7 @@ class FleetParts:
     kv_watch: KvWatch
     load_watch: LoadWatch
     zeromq: ZeroMq
+    tls_watch: EngineTlsWatch
 
     async def learn(self) -> None:
         """Read every source and poll every backend once; afterwards every backend is known to be up or down."""
@@ -81,6 +84,7 @@ class FleetParts:
             self.signal_watch.run(),
             self.kv_watch.run(),
             self.load_watch.run(),
+            *self.tls_watch.loops(),
         ]
 
     async def close(self) -> None:
@@ -154,7 +158,8 @@ def fleet_for(
     orders: Callable[[], Any] = dict if run_dir is None else partial(read_orders, run_dir)
     sources = [*_sources(settings), *([registered] if registered else [])]
     membership = Membership(sources, upstreams.pools, roster, deps.clock, orders, last_good)
-    return FleetParts(roster, membership, fleet_watch, health_watch, signal_watch, kv_listener.watch, load_listener.watch, zeromq)
+    kv_watch, load_watch = kv_listener.watch, load_listener.watch
+    return FleetParts(roster, membership, fleet_watch, health_watch, signal_watch, kv_watch, load_watch, zeromq, upstreams.tls)
 
 
 def _at_rest(deps: Deps, pool: str) -> bool:
@@ -214,6 +219,8 @@ class _Upstreams:
         self.pools: dict[str, PoolSettings] = {pool.name: pool for pool in settings.pools}
         # read once: a secret that goes away later must not end a worker because a backend joins
         self._keys = {pool.name: _authorization(settings, pool) for pool in settings.pools}
+        files = {pool.name: TlsFiles.of(pool.tls, settings.base_dir) for pool in settings.pools if pool.tls is not None}
+        self.tls = EngineTlsWatch(files, deps.wall)
 
     def for_requests(self, member: Member) -> Upstream:
         engines = self.settings.engines
@@ -237,6 +244,7 @@ class _Upstreams:
             max_connections=max_connections,
             address=member.address,
             reach=self.reach if member.owner in ("dns", "registered") else None,
+            tls=self.tls.of(member.pool),
         )
 
 

@@ -21,9 +21,11 @@ from backends.clients.endpoint import endpoint
 from backends.clients.http1 import RelayUpstream
 from backends.fetch import FetchError, fetch
 from backends.launch.engine_facts import MODEL_PATH, model_paths
+from backends.ports import EngineTls
 from gateway.config.load import Settings
 from gateway.config.pools import BackendSettings, PoolSettings
 from gateway.config.secrets import read_reference
+from gateway.config.trust import TlsFiles, engine_context
 from gateway.prompt.find_tokenizer import found_tokenizer
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
 
@@ -69,7 +71,8 @@ async def _told(pool: PoolSettings, backend: BackendSettings, settings: Settings
     if path is None:
         return ()
     key = None if pool.api_key is None else f"Bearer {read_reference(pool.api_key, settings.base_dir, os.environ)}"
-    target = endpoint(backend.url, authorization=key, connect_timeout_s=settings.engines.connect_timeout_s)
+    tls = None if pool.tls is None else EngineTls(engine_context(TlsFiles.of(pool.tls, settings.base_dir)))
+    target = endpoint(backend.url, authorization=key, connect_timeout_s=settings.engines.connect_timeout_s, tls=tls)
     upstream = RelayUpstream(target, time.monotonic, asyncio.get_running_loop())
     try:
         reply = await fetch(upstream, path, timeout_s=ASK_WITHIN_S, max_bytes=MAX_REPLY_BYTES)

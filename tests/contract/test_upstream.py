@@ -11,7 +11,7 @@ import trustme
 from backends.clients.aiohttp_client import AiohttpUpstream
 from backends.clients.endpoint import EngineEndpoint, endpoint
 from backends.clients.http1 import RelayUpstream
-from backends.ports import Call, Flight, Loss, Upstream
+from backends.ports import Call, EngineTls, Flight, Loss, Upstream
 from tests.scripted_server import Peer, scripted
 from tests.timing import loop_lateness, until
 
@@ -474,7 +474,7 @@ async def test_tls_is_verified(ways: Ways) -> None:
     async with scripted(keep_alive, ssl=served) as server:
         url = server.url.replace("http:", "https:")
         sink = Sink()
-        ways.to(url, tls=trusting).dispatch(CALL, sink)
+        ways.to(url, tls=EngineTls(trusting)).dispatch(CALL, sink)
         await sink.wait()
         assert sink.body == b"{}"
         stranger = Sink()

@@ -64,7 +64,7 @@ class World:
         log.streams = MOST_STREAMS  # a stream that is let in would not end
         lines = [{"at": "2026-09-21T14:13:20Z", "request_id": f"of-{tenant}", "tenant": tenant} for tenant in TENANTS]
         bare = {"outcome": "ok", "status": 200, "duration_us": 1, "overhead_us": 1}
-        await log.collector.store.add([logged_request(RingLine(json.dumps(line | bare).encode()), 1) for line in lines], [])
+        await log.collector.store.add([logged_request(RingLine(json.dumps(line | bare).encode()), 10_000) for line in lines], [])
 
     async def make(self, path: str, value: Any) -> Any:
         reply = await self.admin.client.post(API + path, json=value, headers=OWNER)

@@ -1,0 +1,148 @@
+{{- define "engines.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The labels that select one pool's Pods. Arguments: root, name. */}}
+{{- define "engines.selector" -}}
+app.kubernetes.io/name: {{ .root.Values.nameOverride | default .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: engine
+tidegate/pool: {{ .name }}
+{{- end -}}
+
+{{- define "engines.labels" -}}
+{{ include "engines.selector" . }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/part-of: tidegate
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "engines.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+privileged: false
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* A scalar of the values as text: a number without an exponent. */}}
+{{- define "engines.text" -}}
+{{- if kindIs "string" . -}}{{ . }}{{- else -}}{{ toRawJson . }}{{- end -}}
+{{- end -}}
+
+{{/*
+Everything about one pool, as JSON: the launch configuration with the pool's parameters and flags filled in. The rules are those of
+backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name, pool.
+*/}}
+{{- define "engines.pool" -}}
+{{- $root := .root -}}
+{{- $name := .name -}}
+{{- $pool := mergeOverwrite (deepCopy $root.Values.defaults) (deepCopy .pool) -}}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]{0,20}[a-z0-9])?$" $name) -}}{{- fail (printf "pools.%s: a pool's name has at most 22 small letters, digits and inner '-', and begins with a letter" $name) -}}{{- end -}}
+{{- if not $pool.launch -}}{{- fail (printf "pools.%s.launch: is missing; name a launch configuration of `tidegate engine list`" $name) -}}{{- end -}}
+{{- $file := $root.Files.Get (printf "files/launch/%s.json" $pool.launch) -}}
+{{- if not $file -}}
+{{- $there := list -}}
+{{- range $path, $_ := $root.Files.Glob "files/launch/*.json" -}}{{- $there = append $there (base $path | trimSuffix ".json") -}}{{- end -}}
+{{- fail (printf "pools.%s.launch: there is no launch configuration %q; there are %s" $name $pool.launch (join ", " (sortAlpha $there))) -}}
+{{- end -}}
+{{- $launch := fromJson $file -}}
+{{- $known := $root.Files.Get (printf "files/flags/%s-%s.json" $launch.engine $launch.version) | fromJsonArray -}}
+{{- $service := printf "%s-%s" (include "engines.fullname" $root) $name -}}
+{{- $derived := list "id" "events_endpoint" "replay_endpoint" "load_endpoint" -}}
+{{- $parameters := deepCopy $launch.parameters -}}
+{{- $_ := set $parameters "id" (printf "%s-$(POD_INDEX)" $service) -}}
+{{- with $pool.servedName -}}{{- $_ := set $parameters "served_name" . -}}{{- end -}}
+{{- if $pool.weights.path -}}{{- $_ := set $parameters "model" (printf "/models/%s" $pool.weights.path) -}}{{- end -}}
+{{- range $key, $value := $pool.parameters -}}
+{{- if not (or (hasKey $parameters $key) (has $key $derived)) -}}{{- fail (printf "pools.%s.parameters: %q is no parameter of %s; there are %s" $name $key $pool.launch (join ", " (sortAlpha (concat (keys $parameters) $derived | uniq)))) -}}{{- end -}}
+{{- if has $key (list "host" "model" "served_name") -}}{{- fail (printf "pools.%s.parameters.%s: the chart sets it; use servedName, and weights.path for the model" $name $key) -}}{{- end -}}
+{{- $_ := set $parameters $key (include "engines.text" $value) -}}
+{{- end -}}
+{{- if not (hasKey $parameters "events_endpoint") -}}{{- $_ := set $parameters "events_endpoint" (printf "tcp://*:%s" $parameters.events_port) -}}{{- end -}}
+{{- if not (hasKey $parameters "replay_endpoint") -}}{{- $_ := set $parameters "replay_endpoint" (printf "tcp://*:%s" $parameters.replay_port) -}}{{- end -}}
+{{- if not (hasKey $parameters "load_endpoint") -}}{{- $_ := set $parameters "load_endpoint" (ternary "auto" "off" (contains "*" $parameters.events_endpoint)) -}}{{- end -}}
+{{- $flags := list -}}
+{{- $seen := list -}}
+{{- range $flag := $launch.flags -}}
+{{- if hasKey $pool.flags $flag.name -}}
+{{- $seen = append $seen $flag.name -}}
+{{- $value := get $pool.flags $flag.name -}}
+{{- if and (not (kindIs "invalid" $value)) (ne (toString $value) "false") -}}
+{{- $flags = append $flags (include "engines.flag" (dict "name" $flag.name "value" $value) | fromJson) -}}
+{{- end -}}
+{{- else -}}
+{{- $flags = append $flags $flag -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := keys $pool.flags | sortAlpha -}}
+{{- if not (has $key $known) -}}{{- fail (printf "pools.%s.flags: --%s is no flag of %s %s" $name $key $launch.engine $launch.version) -}}{{- end -}}
+{{- if hasPrefix "ssl-" $key -}}{{- fail (printf "pools.%s.flags: --%s: the chart writes it; use tls.secret" $name $key) -}}{{- end -}}
+{{- $value := get $pool.flags $key -}}
+{{- if and (not (has $key $seen)) (not (kindIs "invalid" $value)) (ne (toString $value) "false") -}}
+{{- $flags = append $flags (include "engines.flag" (dict "name" $key "value" $value) | fromJson) -}}
+{{- end -}}
+{{- end -}}
+{{- if $pool.tls.secret -}}
+{{- $flags = append $flags (dict "name" "ssl-certfile" "text" "/etc/tidegate-tls/tls.crt") -}}
+{{- $flags = append $flags (dict "name" "ssl-keyfile" "text" "/etc/tidegate-tls/tls.key") -}}
+{{- $flags = append $flags (dict "name" "ssl-ca-certs" "text" "/etc/tidegate-tls/ca.crt") -}}
+{{- $flags = append $flags (dict "name" "enable-ssl-refresh") -}}
+{{- if $pool.tls.requireClient -}}
+{{- if not (has "ssl-cert-reqs" $known) -}}{{- fail (printf "pools.%s.tls.requireClient: %s %s cannot demand client certificates; write requireClient: false, and rely on the NetworkPolicy" $name $launch.engine $launch.version) -}}{{- end -}}
+{{- /* ssl.CERT_REQUIRED */ -}}
+{{- $flags = append $flags (dict "name" "ssl-cert-reqs" "text" "2") -}}
+{{- end -}}
+{{- end -}}
+{{- $args := list -}}
+{{- range $word := $launch.command -}}
+{{- $args = append $args (include "engines.filled" (dict "text" $word "parameters" $parameters)) -}}
+{{- end -}}
+{{- $ranks := 1 -}}
+{{- range $flag := $flags -}}
+{{- $args = append $args (printf "--%s" $flag.name) -}}
+{{- if hasKey $flag "values" -}}
+{{- range $flag.values -}}{{- $args = append $args (include "engines.filled" (dict "text" . "parameters" $parameters)) -}}{{- end -}}
+{{- else if hasKey $flag "text" -}}
+{{- $text := include "engines.filled" (dict "text" $flag.text "parameters" $parameters) -}}
+{{- $args = append $args $text -}}
+{{- if has $flag.name (list "dp-size" "data-parallel-size") -}}{{- $ranks = int $text -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $ports := list (dict "name" "http" "port" (int $parameters.port)) -}}
+{{- if $launch.events -}}
+{{- $events := int (last (splitList ":" $parameters.events_endpoint)) -}}
+{{- $replay := int (last (splitList ":" $parameters.replay_endpoint)) -}}
+{{- if hasPrefix "tcp://" $parameters.events_endpoint -}}{{- $ports = append $ports (dict "name" "kv-events" "port" $events) -}}{{- end -}}
+{{- if hasPrefix "tcp://" $parameters.replay_endpoint -}}{{- $ports = append $ports (dict "name" "kv-replay" "port" $replay) -}}{{- end -}}
+{{- if and (eq $launch.engine "sglang") (eq $parameters.load_endpoint "auto") -}}
+{{- $first := add $events $ranks -}}
+{{- if and (lt $replay (add $first $ranks)) (lt $first (add $replay $ranks)) -}}{{- $first = add $replay $ranks -}}{{- end -}}
+{{- $ports = append $ports (dict "name" "load-push" "port" $first) -}}
+{{- end -}}
+{{- end -}}
+{{- $environment := dict -}}
+{{- range $key, $value := $launch.environment -}}
+{{- $_ := set $environment $key (include "engines.filled" (dict "text" $value "parameters" $parameters)) -}}
+{{- end -}}
+{{- range $key, $value := $pool.env -}}{{- $_ := set $environment $key (include "engines.text" $value) -}}{{- end -}}
+{{- $kind := "chat" -}}
+{{- if contains "embeddings" $pool.launch -}}{{- $kind = "embedding" -}}{{- end -}}
+{{- dict "pool" $pool "launch" (omit $launch "flags" "parameters") "service" $service "args" $args "ports" $ports "environment" $environment "model" $parameters.model "draft" (get $parameters "draft_model" | default "") "served" $parameters.served_name "grace" (int $parameters.grace_s) "kind" $kind | toRawJson -}}
+{{- end -}}
+
+{{- define "engines.flag" -}}
+{{- if kindIs "bool" .value -}}{{ dict "name" .name | toRawJson }}
+{{- else if kindIs "slice" .value -}}
+{{- $texts := list -}}
+{{- range .value -}}{{- $texts = append $texts (include "engines.text" .) -}}{{- end -}}
+{{ dict "name" .name "values" $texts | toRawJson }}
+{{- else -}}{{ dict "name" .name "text" (include "engines.text" .value) | toRawJson }}
+{{- end -}}
+{{- end -}}
+
+{{/* A text with `{parameter}` replaced. Kubernetes expands $(NAME), so that of the values is meant, as in $(POD_INDEX). */}}
+{{- define "engines.filled" -}}
+{{- $text := .text -}}
+{{- range $key, $value := .parameters -}}{{- $text = $text | replace (printf "{%s}" $key) $value -}}{{- end -}}
+{{- $text -}}
+{{- end -}}

@@ -1,0 +1,262 @@
+"""The chart of the engines: helm and Kubernetes' schemas take it, and its Pods start what `tidegate engine render` renders."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from backends.launch.catalogue import load, names
+from backends.launch.kubernetes import kubernetes
+from backends.launch.manifest import manifest_for
+from backends.launch.resolve import Launch, resolve
+from backends.simengine import SimEngine, SimSettings
+from tests.charts.helm import CHARTS, Document, example, examples, helm, of, pods, problems, refusal, rendered
+
+pytestmark = pytest.mark.helm
+
+INDEX = "$(POD_INDEX)"
+WEIGHTS = {"from": "claim", "claim": "models"}
+
+
+@pytest.mark.parametrize("name", examples("engines"))
+def test_helm_finds_nothing_wrong_with_an_example(name: str) -> None:
+    done = helm("lint", "--strict", str(CHARTS / "engines"), "--values", str(example("engines", name)))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", examples("engines"))
+def test_the_manifests_of_an_example_meet_the_schemas(name: str) -> None:
+    documents = rendered("engines", name)
+    found = problems(documents)
+    if name in ("fleet-100-gpus", "air-gapped"):  # image volumes are younger than the oldest release
+        found = [problem for problem in found if not problem.startswith("1.32 StatefulSet")]
+    assert found == []
+
+
+def launched(name: str, **given: Any) -> Launch:
+    """What `tidegate engine render NAME --set …` resolves, with the host that a Pod has."""
+    config = load(name)
+    return resolve(config, manifest_for(config.engine, config.version), {"host": "0.0.0.0", "id": "ID", **given})
+
+
+def container_of(documents: list[Document], pool: str = "chat") -> Document:
+    found: Document = pods(documents)[f"StatefulSet/engines-{pool}"]["containers"][0]
+    return found
+
+
+def said(words: list[str]) -> list[Any]:
+    """Words of a command line, with JSON as a value: members have no order."""
+    return [json.loads(word) if word.startswith("{") else word for word in words]
+
+
+def compared(documents: list[Document], launch: Launch, *, extra: dict[str, str] | None = None) -> None:
+    """The container is the one that the launch configuration renders for Kubernetes, apart from what the chart adds."""
+    ours = container_of(documents)
+    theirs = next(yaml.safe_load_all(kubernetes(launch)))["spec"]["template"]["spec"]
+    their = theirs["containers"][0]
+    assert ours["image"] == their["image"]
+    identity = f"engines-chat-{INDEX}"
+    assert ours["command"] + said(ours["args"]) == their["command"] + said(
+        [word.replace("@ID@", f"@{identity}@") for word in their["args"]]
+    )
+    added = {"HOME", "USER", "LOGNAME", "POD_INDEX"}
+    environment = {e["name"]: e for e in ours["env"] if e["name"] not in added and not e["name"].startswith("PROBE_")}
+    assert environment == {e["name"]: e for e in their["env"]} | {n: {"name": n, "value": v} for n, v in (extra or {}).items()}
+    assert ours["ports"] == their["ports"]
+    assert ours["resources"]["requests"] == their["resources"]["requests"]
+    assert ours["resources"]["limits"] == their["resources"]["limits"]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert ours[probe] == their[probe], probe
+    for key in ("periodSeconds", "failureThreshold"):
+        assert ours["startupProbe"][key] == their["startupProbe"][key]
+    slept = ours["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert their["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", str(slept)]
+    pod = pods(documents)["StatefulSet/engines-chat"]
+    assert pod["terminationGracePeriodSeconds"] == theirs["terminationGracePeriodSeconds"]
+    shm = {v["name"]: v for v in theirs["volumes"]}["shm"]
+    assert shm in pod["volumes"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_pod_starts_what_tidegate_engine_render_renders(name: str) -> None:
+    # the configurations for CPUs name a model beside them, which no container has
+    given = {} if str(load(name).parameters["model"]).startswith("/") else {"model": "/models/tiny"}
+    weights = WEIGHTS | ({"path": "tiny"} if given else {})
+    documents = rendered("engines", pools={"chat": {"launch": name, "weights": weights}})
+    compared(documents, launched(name, **given))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "flags"),
+    [
+        ("vllm-8b", {"port": 8100, "grace_s": 300, "events_port": 6000}, {"max-num-seqs": 128, "max-num-queued-reqs": 1000000}),
+        ("vllm-8b", {"replay_endpoint": "tcp://*:7000"}, {"quantization": False, "enable-prefix-caching": False}),
+        ("vllm-8b", {}, {"seed": 7, "enforce-eager": True, "gpu-memory-utilization": 0.5}),
+        ("vllm-8b", {}, {"speculative-config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5}}),
+        ("vllm-pd-prefill", {"side_channel_port": 5700}, {}),
+        ("vllm-pd-prefill", {"side_channel_host": "10.0.0.9"}, {}),
+        ("vllm-moe-ep", {"rank": 3, "leader": "engines-chat-0.engines-chat"}, {"max-num-seqs": 64}),
+        ("sglang-8b", {"events_port": 5600}, {}),
+        ("sglang-8b", {"events_port": 5656}, {}),
+        ("sglang-8b", {}, {"schedule-policy": "lof", "lora-target-modules": ["q_proj", "k_proj"], "enable-lora": True}),
+        ("sglang-moe-ep", {}, {"dp-size": 4}),
+        ("sglang-pd-prefill", {"bootstrap_port": 9000}, {}),
+    ],
+)
+def test_parameters_and_flags_mean_what_set_means(name: str, parameters: dict[str, Any], flags: dict[str, Any]) -> None:
+    pool = {"launch": name, "weights": WEIGHTS, "parameters": parameters, "flags": flags}
+    compared(rendered("engines", pools={"chat": pool}), launched(name, **parameters, **dict(sorted(flags.items()))))
+
+
+def test_a_served_name_and_a_model_reach_the_engine() -> None:
+    pool = {"launch": "vllm-8b", "servedName": "mine", "weights": {**WEIGHTS, "path": "own/model-1"}, "env": {"A": 1}}
+    documents = rendered("engines", pools={"chat": pool})
+    compared(documents, launched("vllm-8b", served_name="mine", model="/models/own/model-1"), extra={"A": "1"})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "pools: is empty; name a pool of engines"),
+        ({"pools": {"chat": {}}}, "pools.chat: launch is required"),
+        (
+            {"pools": {"chat": {"launch": "vlm-8b"}}},
+            'pools.chat.launch: there is no launch configuration "vlm-8b"; there are sglang-70b-tp4',
+        ),
+        ({"pools": {"Chat": {"launch": "vllm-8b"}}}, "pools.Chat: a pool's name has at most 22 small letters"),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b", "flags": {"max-num-sqs": 1}}}},
+            "pools.chat.flags: --max-num-sqs is no flag of vllm 0.33.0",
+        ),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b", "flags": {"ssl-certfile": "x"}}}},
+            "pools.chat.flags: --ssl-certfile: the chart writes it",
+        ),
+        ({"pools": {"chat": {"launch": "vllm-8b", "parameters": {"prot": 1}}}}, 'pools.chat.parameters: "prot" is no parameter of vllm-8b'),
+        ({"pools": {"chat": {"launch": "vllm-8b", "parameters": {"host": "x"}}}}, "pools.chat.parameters.host: the chart sets it"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "role": "prefill"}}}, "pools.chat.group: is empty; a prefill pool names the group"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "role": "draft"}}}, "pools.chat.role: pools.chat.role must be one of"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "claim", "claim": ""}}}}, "pools.chat.weights.claim: is empty"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "objectStore"}}}}, "pools.chat.weights.source: is empty"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "oci"}}}}, "pools.chat.weights.reference: is empty"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "ftp"}}}}, "pools.chat.weights.from"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"path": "../etc"}}}}, "pools.chat.weights.path"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "image": "vllm:latest"}}}, "pools.chat.image"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "env": {"HF_TOKEN": "hf_x"}}}}, "pools.chat.env"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "replicas": -1}}}, "pools.chat.replicas: Must be greater than or equal to 0"),
+        ({"pools": {"chat": {"launch": "sglang-8b", "tls": {"secret": "s"}}}}, "pools.chat.tls.requireClient: sglang 0.5.23 cannot demand"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "tls": {"issuer": {"name": "ca"}}}}}, "pools.chat.tls.secret: is empty"),
+        ({"pools": {"chat": {"launch": "vllm-8b"}}, "podSecurity": {"uid": 0}}, "podSecurity.uid: Must be greater than or equal to 1"),
+        ({"pools": {"chat": {"launch": "vllm-cpu-test"}}}, "pools.chat.weights.path: is empty, and vllm-cpu-test names no absolute path"),
+    ],
+)
+def test_the_chart_refuses(values: dict[str, Any], message: str) -> None:
+    assert message in refusal("engines", **values)
+
+
+@pytest.mark.req("R62")
+def test_into_engines_come_the_gateway_their_peers_and_prometheus() -> None:
+    documents = rendered("engines", "fleet-100-gpus")
+    prefill = of(documents, "NetworkPolicy", "engines-long-prefill")["spec"]
+    peers = {"podSelector": {"matchLabels": {"app.kubernetes.io/instance": "engines", "tidegate/group": "long"}}}
+    gateway, group, prometheus = prefill["ingress"]
+    labels = {"app.kubernetes.io/name": "tidegate", "app.kubernetes.io/component": "gateway"}
+    assert gateway == {"from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": labels}}]}
+    assert group == {"from": [peers]}
+    assert prometheus["ports"] == [{"port": "http", "protocol": "TCP"}]
+    dns, out = prefill["egress"]
+    assert ({port["port"] for port in dns["ports"]}, out) == ({53}, {"to": [peers]})
+    small = of(documents, "NetworkPolicy", "engines-small")["spec"]
+    assert [rule.get("to", [{}])[0].get("ipBlock") for rule in small["egress"]] == [None, {"cidr": "10.30.0.0/24"}]
+    gateways = [d for d in rendered("tidegate", "fleet-100-gpus") if d["kind"] == "StatefulSet"]
+    assert labels.items() <= gateways[0]["spec"]["template"]["metadata"]["labels"].items(), "the other chart's Pods have these labels"
+
+
+def test_the_gateways_chart_names_the_pods_of_this_one() -> None:
+    """In every example: the same Services, ports and numbers of replicas on both sides."""
+    for name in examples("engines"):
+        engines = {d["metadata"]["name"]: d for d in rendered("engines", name) if d["kind"] == "StatefulSet"}
+        services = {d["metadata"]["name"]: d for d in rendered("engines", name) if d["kind"] == "Service"}
+        settings = yaml.safe_load(of(rendered("tidegate", name), "ConfigMap", "tidegate")["data"]["tidegate.yaml"])
+        seen: dict[str, int] = {}
+        for pool in settings["pools"]:
+            for backend in pool["backends"]:
+                host, port = backend["url"].partition("://")[2].rsplit(":", 1)
+                pod, service, namespace, _ = host.split(".")
+                assert (namespace, pod) == ("llm", f"{service}-{seen.get(service, 0)}")
+                seen[service] = seen.get(service, 0) + 1
+                ports = {p["name"]: p["port"] for p in services[service]["spec"]["ports"]}
+                assert int(port) == ports["http"], (name, service)
+                if "kv_events" in backend:
+                    assert backend["kv_events"] == {
+                        "endpoint": f"tcp://{host}:{ports['kv-events']}",
+                        "replay": f"tcp://{host}:{ports['kv-replay']}",
+                    }
+                container = engines[service]["spec"]["template"]["spec"]["containers"][0]
+                assert container["args"][container["args"].index("--served-model-name") + 1] == pool["model"], (name, service)
+                tls = any(v["name"] == "tls" for v in engines[service]["spec"]["template"]["spec"]["volumes"])
+                assert backend["url"].startswith("https:") is tls, (name, service)
+        assert seen == {service: document["spec"]["replicas"] for service, document in engines.items()}, name
+
+
+def test_weights_come_from_a_claim_a_store_or_a_registry() -> None:
+    documents = pods(rendered("engines", "fleet-100-gpus"))
+    large, small, long = (documents[f"StatefulSet/engines-{pool}"] for pool in ("large", "small", "long-decode"))
+    assert {"name": "models", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}} in large["volumes"]
+    init = small["initContainers"][0]
+    assert init["args"][-2:] == ["weights:models/llama-3.1-8b-instruct", "/models/llama-3.1-8b-instruct"]
+    assert init["envFrom"] == [{"secretRef": {"name": "weight-store"}}]
+    assert small["containers"][0]["args"][1] == "/models/llama-3.1-8b-instruct"
+    reference = "registry.example.com/models/llama-3.1-8b-instruct:1"
+    assert {"name": "models", "image": {"reference": reference, "pullPolicy": "IfNotPresent"}} in long["volumes"]
+    assert {"name": "models", "mountPath": "/models/llama-3.1-8b-instruct", "readOnly": True} in long["containers"][0]["volumeMounts"]
+
+
+def test_adapters_lie_where_the_gateway_has_them_loaded_from() -> None:
+    pod = pods(rendered("engines", "eight-gpu-node"))["StatefulSet/engines-chat"]
+    assert {"name": "adapters", "mountPath": "/adapters", "readOnly": True} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "adapters", "persistentVolumeClaim": {"claimName": "adapters", "readOnly": True}} in pod["volumes"]
+
+
+def test_an_engine_with_tls_demands_a_certificate_and_its_probes_have_one() -> None:
+    container = container_of(rendered("engines", "fleet-100-gpus"), "large")
+    args = container["args"]
+    for flag, value in (("certfile", "tls.crt"), ("keyfile", "tls.key"), ("ca-certs", "ca.crt")):
+        assert args[args.index(f"--ssl-{flag}") + 1] == f"/etc/tidegate-tls/{value}"
+    assert args[args.index("--ssl-cert-reqs") + 1] == "2"
+    assert "--enable-ssl-refresh" in args
+    assert container["readinessProbe"]["exec"]["command"] == ["python3", "/etc/tidegate-probe/probe.py", "health"]
+    manifest = manifest_for("vllm", "0.33.0")
+    assert {a for a in args if a.startswith("--")} <= set(manifest.flags)
+
+
+def probe(mode: str, port: int, **environment: str) -> subprocess.CompletedProcess[str]:
+    script = CHARTS / "engines" / "files" / "probe.py"
+    whole = {"PATH": os.environ["PATH"], "PROBE_PORT": str(port), "PROBE_MODEL": "tiny", **environment}
+    return subprocess.run([sys.executable, script, mode], env=whole, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_the_probe_warms_an_engine_up_once(tmp_path: Path) -> None:
+    done = tmp_path / "warm"
+    async with SimEngine(SimSettings(models=("tiny",), speed=1000)) as engine:
+        port = int(engine.url.rpartition(":")[2])
+        asked = {"PROBE_REQUESTS": "3", "PROBE_TOKENS": "2", "PROBE_DONE": str(done)}
+        first = await asyncio.to_thread(probe, "warm", port, **asked)
+        assert (first.returncode, first.stderr) == (0, "")
+        assert done.exists()
+        refused = await asyncio.to_thread(probe, "warm", port, PROBE_MODEL="other", **asked)
+        assert refused.returncode == 0, "a container is warmed up once"
+        done.unlink()
+        refused = await asyncio.to_thread(probe, "warm", port, PROBE_MODEL="other", **asked)
+        assert "the engine answers 404 to the warm-up" in refused.stderr
+        assert not done.exists()
+        assert (await asyncio.to_thread(probe, "health", port)).returncode == 0
+    gone = await asyncio.to_thread(probe, "health", port)
+    assert gone.returncode == 1
+    assert "the engine does not answer" in gone.stderr

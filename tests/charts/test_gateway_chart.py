@@ -1,0 +1,274 @@
+"""The chart of the gateway: helm takes it and its examples, Kubernetes' schemas take what it renders, and it refuses what cannot work."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.charts.helm import CHARTS, Document, example, examples, helm, of, pods, problems, refusal, rendered
+
+pytestmark = pytest.mark.helm
+
+EXAMPLES = examples("tidegate")
+SECRETS = {"pepper": {"name": "tidegate"}, "adminToken": {"name": "tidegate"}}
+POLICY = {"files": {"default.yaml": 'tenant: "*"\nmodels: [{name: chat, pool: chat}]\n'}}
+POOLS = {"pools": [{"name": "chat", "model": "tiny", "backends": [{"id": "a", "url": "http://engine:8000"}]}]}
+LEAST: dict[str, Any] = {"replicas": 1, "secrets": SECRETS, "policies": POLICY, "settings": POOLS}
+"""The least values that production takes."""
+SHARED = {"sql": {"name": "stores", "key": "sql"}, "counters": {"name": "stores", "key": "counters"}}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_helm_finds_nothing_wrong_with_an_example(name: str) -> None:
+    done = helm("lint", "--strict", str(CHARTS / "tidegate"), "--values", str(example("tidegate", name)))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_manifests_of_an_example_meet_the_schemas(name: str) -> None:
+    assert problems(rendered("tidegate", name)) == []
+
+
+def everything() -> list[Document]:
+    """With all that a value can switch on and no example has."""
+    return rendered(
+        "tidegate",
+        "fleet-100-gpus",
+        tls={"secret": "llm-tls", "issuer": {"name": "public", "kind": "ClusterIssuer"}, "dnsNames": ["llm.example.com"]},
+        ingress={"enabled": True, "className": "nginx", "hosts": ["llm.example.com"], "tlsSecret": "llm-tls"},
+        service={"type": "LoadBalancer", "port": 443, "annotations": {"a": "b"}},
+        image={"pullSecrets": ["registry"]},
+        nodeSelector={"pool": "cpu"},
+        tolerations=[{"key": "cpu", "operator": "Exists"}],
+        affinity={"nodeAffinity": {}},
+        podLabels={"team": "ml"},
+        podAnnotations={"a": "b"},
+        secrets={"env": [{"variable": "ENGINE_KEY", "name": "engines", "key": "api-key"}]},
+    )
+
+
+def test_the_manifests_with_everything_switched_on_meet_the_schemas() -> None:
+    documents = everything()
+    assert problems(documents) == []
+    assert {d["kind"] for d in documents} >= {
+        *("StatefulSet", "Service", "ServiceAccount", "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Job"),
+        *("Ingress", "HTTPRoute", "ServiceMonitor", "PrometheusRule", "Certificate"),
+    }
+
+
+@pytest.mark.parametrize("policies", [POLICY, {**POLICY, "from": "database"}, {**POLICY, "prompts": {"p.yaml": "name: p\n"}}])
+def test_every_source_of_policies_meets_the_schemas(policies: dict[str, Any]) -> None:
+    assert problems(rendered("tidegate", **LEAST | {"policies": policies, "stores": SHARED, "replicas": 1})) == []
+
+
+def test_bundled_stores_meet_the_schemas() -> None:
+    bundled = {"postgres": {"enabled": True, "password": {"name": "pg"}}, "valkey": {"enabled": True, "password": {"name": "vk"}}}
+    settings = {**POOLS, "files": {"enabled": False}, "batches": {"enabled": False}}
+    documents = rendered("tidegate", **LEAST | {"mode": "trial", "replicas": 2, "stores": {"bundled": bundled}, "settings": settings})
+    assert problems(documents) == []
+    assert {d["metadata"]["name"] for d in documents if d["kind"] == "StatefulSet"} == {"tidegate", "tidegate-postgres", "tidegate-valkey"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [
+        ("StatefulSet", lambda d: d["spec"].update(replicas="two")),
+        ("StatefulSet", lambda d: d["spec"]["template"]["spec"]["containers"][0].update(readOnly=True)),
+        ("NetworkPolicy", lambda d: d["spec"]["ingress"][0].update(form=[])),
+        ("HTTPRoute", lambda d: d["spec"]["rules"][0].update(timeout="1s")),
+        ("ServiceMonitor", lambda d: d["spec"]["endpoints"][0].update(every="1s")),
+        ("PrometheusRule", lambda d: d["spec"]["groups"][0]["rules"][0].pop("expr")),
+        ("Certificate", lambda d: d["spec"].pop("issuerRef")),
+    ],
+)
+def test_the_schemas_object_to_a_mistake(kind: str, spoil: Any) -> None:
+    documents = yaml.safe_load(yaml.safe_dump(everything()))
+    spoiled = next(d for d in documents if d["kind"] == kind)
+    spoil(spoiled)
+    assert problems([spoiled]) != []
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"replica": 2}, "Additional property replica is not allowed"),
+        ({"replicas": 0}, "replicas: Must be greater than or equal to 1"),
+        ({"replicas": "2"}, "replicas: Invalid type. Expected: integer, given: string"),
+        ({"mode": "test"}, 'mode must be one of the following: "production", "trial"'),
+        ({"image": {"digest": "sha256:abc"}}, "image.digest: Does not match pattern"),
+        ({"image": {"tag": "latest"}}, "image.tag"),
+        ({"image": {"repository": "tidegate:1"}}, "image.repository: Does not match pattern"),
+        ({"ports": {"data": 80}}, "ports.data: Must be greater than or equal to 1024"),
+        ({"podSecurity": {"uid": 0}}, "podSecurity.uid: Must be greater than or equal to 1"),
+        ({"podSecurity": {"privileged": True}}, "Additional property privileged is not allowed"),
+        ({"secrets": {"pepper": {"value": "hunter2"}}}, "Additional property value is not allowed"),
+        ({"secrets": {"env": [{"variable": "A B", "name": "s", "key": "k"}]}}, "secrets.env.0.variable: Does not match pattern"),
+        ({"stores": {"sql": {"url": "postgresql://u:p@db/t"}}}, "Additional property url is not allowed"),
+        ({"persistence": {"size": "lots"}}, "persistence.size: Does not match pattern"),
+        ({"policies": {"from": "ftp"}}, "policies.from must be one of"),
+        ({"policies": {"files": {"../x.yaml": "a"}}}, "policies.files"),
+        ({"policies": {"git": {"repository": "https://user:word@git.example.com/x"}}}, "policies.git.repository: Does not match pattern"),
+        ({"policies": {"git": {"folder": "../etc"}}}, "policies.git.folder"),
+        ({"networkPolicy": {"egress": [{"ports": [{"port": 443}]}]}}, "to is required"),
+        ({"networkPolicy": {"adminFrom": [{}]}}, "networkPolicy.adminFrom.0: Must have at least 1 properties"),
+        ({"topologySpread": {"zones": "Always"}}, "topologySpread.zones must be one of"),
+        ({"engines": [{"pool": "chat", "service": "engines"}]}, "engines.0: replicas is required"),
+        ({"engines": [{"pool": "chat", "service": "e", "replicas": 1, "role": "draft"}]}, "engines.0.role must be one of"),
+        ({"settings": {"workers": 100}}, "settings.workers: Must be less than or equal to 64"),
+        ({"settings": {"pools": [{"name": "a b"}]}}, "settings.pools.0.name: Does not match pattern"),
+        ({"claims": [{"name": "t", "claim": "t", "path": "tokens"}]}, "claims.0.path: Does not match pattern"),
+        ({"metrics": {"prometheusRule": {"runbooks": "docs"}}}, "metrics.prometheusRule.runbooks: Does not match pattern"),
+        ({"preStopSeconds": -1}, "preStopSeconds: Must be greater than or equal to 0"),
+    ],
+)
+def test_the_schema_refuses(values: dict[str, Any], said: str) -> None:
+    assert said in refusal("tidegate", **{**LEAST, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"settings": {}}, "settings.pools: is empty; name the pools of engines"),
+        ({"settings": {**POOLS, "admin": {"bind": "0.0.0.0:1"}}}, "settings.admin.bind: the chart writes the address; use ports.admin"),
+        ({"settings": {**POOLS, "data": {"tls": {}}}}, "settings.data.tls: the chart writes it; use tls.secret"),
+        ({"settings": {**POOLS, "stores": {"sql": "sqlite:///x"}}}, "settings.stores: the chart writes this part"),
+        ({"settings": {**POOLS, "secrets": {}}}, "settings.secrets: the chart writes this part"),
+        ({"replicas": 2}, "replicas: 2 gateways cannot share SQLite; name PostgreSQL in stores.sql"),
+        ({"replicas": 2, "stores": {"sql": {"name": "s"}}}, "replicas: 2 gateways would each grant the whole limits; name Valkey"),
+        ({"replicas": 2, "stores": SHARED}, "settings.files: gateways do not share a folder of callers' files; write settings.files.s3"),
+        ({"secrets": {"adminToken": {"name": "t"}}, "stores": SHARED}, "secrets.pepper.name: PostgreSQL needs a pepper"),
+        ({"secrets": {}}, "secrets.adminToken.name: without a token"),
+        ({"persistence": {"enabled": False}}, "persistence.enabled: without a claim a lost node loses usage"),
+        (
+            {"stores": {"bundled": {"postgres": {"enabled": True, "password": {"name": "p"}}}}},
+            "one Pod without backups is no store for production; name an external one in stores.sql, or write mode: trial",
+        ),
+        (
+            {"stores": {"bundled": {"valkey": {"enabled": True, "password": {"name": "p"}}}}},
+            "stores.bundled.valkey: one Pod without backups is no store for production; name an external one in stores.counters",
+        ),
+        (
+            {"mode": "trial", "stores": {"bundled": {"valkey": {"enabled": True}}}},
+            "stores.bundled.valkey.password.name: name an existing Secret",
+        ),
+        (
+            {"mode": "trial", "stores": {**SHARED, "bundled": {"valkey": {"enabled": True, "password": {"name": "p"}}}}},
+            "two counter stores; keep one",
+        ),
+        ({"policies": {}}, "policies.files: is empty; write a policy"),
+        ({"policies": {"from": "git"}}, "policies.git.repository: is empty"),
+        ({"policies": {**POLICY, "from": "git", "git": {"repository": "https://g/x"}}}, "policies.files: with policies.from: git"),
+        ({"policies": {**POLICY, "existingConfigMap": "mine"}}, "two sources; keep one"),
+        ({"ingress": {"enabled": True}}, "ingress.hosts: is empty"),
+        ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: is empty"),
+        ({"tls": {"issuer": {"name": "ca"}}}, "tls.secret: is empty; name the Secret that cert-manager shall make"),
+        (
+            {"engines": [{"pool": "chta", "service": "e", "replicas": 1}]},
+            'engines: there is no pool "chta" in settings.pools; there are chat',
+        ),
+        ({"engineTls": [{"pool": "chta", "secret": "e"}]}, 'engineTls: there is no pool "chta" in settings.pools; there are chat'),
+    ],
+)
+def test_the_chart_refuses_what_contradicts_itself(values: dict[str, Any], said: str) -> None:
+    assert said in refusal("tidegate", **{**LEAST, **values})
+
+
+def test_the_least_values_render() -> None:
+    assert problems(rendered("tidegate", **LEAST)) == []
+
+
+@pytest.mark.req("R62")
+@pytest.mark.parametrize("drain", [{}, {"accept_s": 0.5, "grace_s": 600.2}, {"grace_s": 0.0}])
+@pytest.mark.parametrize("pre_stop", [0, 5, 30])
+def test_a_pod_may_drain_to_its_end_before_it_is_killed(drain: dict[str, float], pre_stop: int) -> None:
+    values = {**LEAST, "settings": {**POOLS, "drain": drain}, "preStopSeconds": pre_stop}
+    pod = pods(rendered("tidegate", **values))["StatefulSet/tidegate"]
+    whole = {"accept_s": 5.0, "grace_s": 120.0} | drain
+    slept = pod["containers"][0].get("lifecycle", {"preStop": {"sleep": {"seconds": 0}}})["preStop"]["sleep"]["seconds"]
+    assert slept == pre_stop
+    assert pod["terminationGracePeriodSeconds"] >= slept + whole["accept_s"] + whole["grace_s"] + 15
+
+
+def test_probes_ask_the_port_that_callers_cannot_reach() -> None:
+    documents = rendered("tidegate", "eight-gpu-node")
+    container = pods(documents)["StatefulSet/tidegate"]["containers"][0]
+    for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": "admin"}
+    services = {d["metadata"]["name"]: d["spec"]["ports"] for d in documents if d["kind"] == "Service"}
+    assert [port["targetPort"] for port in services["tidegate"]] == ["data"]
+    backend = of(documents, "Ingress")["spec"]["rules"][0]["http"]["paths"][0]["backend"]
+    assert backend == {"service": {"name": "tidegate", "port": {"name": "data"}}}
+
+
+@pytest.mark.req("R62")
+def test_the_gateway_reaches_engines_dns_and_what_the_values_list() -> None:
+    policy = of(rendered("tidegate", "eight-gpu-node"), "NetworkPolicy", "tidegate")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    dns, engines, listed = policy["egress"]
+    assert {port["port"] for port in dns["ports"]} == {53}
+    assert engines == {"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/component": "engine"}}}]}
+    assert listed["to"] == [{"ipBlock": {"cidr": "10.20.0.0/24"}}]
+    data, admin = policy["ingress"]
+    assert (data["ports"][0]["port"], admin["ports"][0]["port"]) == ("data", "admin")
+    assert data["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
+    assert admin["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+def test_nobody_reaches_the_admin_port_unless_the_values_say_so() -> None:
+    policy = of(rendered("tidegate", **LEAST), "NetworkPolicy", "tidegate")["spec"]
+    assert [rule["ports"][0]["port"] for rule in policy["ingress"]] == ["data"]
+
+
+def test_the_schema_is_migrated_before_a_pod_of_the_new_version_starts() -> None:
+    documents = rendered("tidegate", "eight-gpu-node")
+    job = of(documents, "Job")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][-1] == "--rehearse"
+    needed = {v["configMap"]["name"] for v in job["spec"]["template"]["spec"]["volumes"] if "configMap" in v}
+    hooked = {
+        d["metadata"]["name"]: int(d["metadata"]["annotations"]["helm.sh/hook-weight"])
+        for d in documents
+        if d["kind"] == "ConfigMap" and "helm.sh/hook" in d["metadata"].get("annotations", {})
+    }
+    assert set(hooked) == needed
+    assert max(hooked.values()) < int(job["metadata"]["annotations"]["helm.sh/hook-weight"])
+    settings = [of(documents, "ConfigMap", name)["data"] for name in ("tidegate", "tidegate-migrations")]
+    assert settings[0] == settings[1]
+
+
+def test_other_settings_start_other_pods_and_other_policies_do_not() -> None:
+    def checksum(**values: Any) -> str:
+        template = of(rendered("tidegate", **{**LEAST, **values}), "StatefulSet")["spec"]["template"]
+        found: str = template["metadata"]["annotations"]["checksum/settings"]
+        return found
+
+    assert checksum(settings={**POOLS, "workers": 2}) != checksum()
+    assert checksum(policies={"files": {"default.yaml": "tenant: acme\n"}}) == checksum()
+
+
+def test_alerts_and_dashboards_arrive_whole() -> None:
+    documents = rendered("tidegate", "fleet-100-gpus")
+    rules = yaml.safe_load((CHARTS / "alerts" / "tidegate.rules.yml").read_text())
+    groups = of(documents, "PrometheusRule")["spec"]["groups"]
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            if "annotations" in rule:
+                url = rule["annotations"]["runbook_url"]
+                rule["annotations"]["runbook_url"] = url.replace("docs/", "https://docs.example.com/tidegate/", 1)
+    assert groups == rules["groups"]
+    boards = [d for d in documents if d["kind"] == "ConfigMap" and d["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    whole = {file.name: file.read_text() for file in (CHARTS / "dashboards").iterdir()}
+    assert {name: text.strip() for d in boards for name, text in d["data"].items()} == {n: t.strip() for n, t in whole.items()}
+
+
+def test_prometheus_scrapes_under_the_name_that_the_alerts_count_on() -> None:
+    documents = rendered("tidegate", "eight-gpu-node")
+    monitor = of(documents, "ServiceMonitor")["spec"]
+    assert monitor["endpoints"][0]["relabelings"] == [{"targetLabel": "job", "replacement": "tidegate", "action": "replace"}]
+    matched = [
+        d["metadata"]["name"]
+        for d in documents
+        if d["kind"] == "Service" and monitor["selector"]["matchLabels"].items() <= d["metadata"]["labels"].items()
+    ]
+    assert matched == ["tidegate-admin"], "each gateway is scraped once"
