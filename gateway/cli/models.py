@@ -16,7 +16,7 @@ from gateway.cli.connection import StoreOptions
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import OutputOptions, fail, out
 
-model_app = CommandGroup("The registry of models: revisions, their weights and digests, and what was measured of them.")
+model_app = CommandGroup("The registry of models: revisions, their digests, and what was measured.")
 
 REVISIONS = f"{API}/model-revisions"
 
