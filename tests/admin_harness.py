@@ -325,6 +325,8 @@ async def admin_port(
         adapters=[RegisteredAdapter("chat", "sql", "0" * 64, "/adapters/sql")],
         adapter_registry=AdapterRegistry(adapter_pools(folder), wall),
         registered_adapters=StoreTransactions(journal).adapters,
+        models=StoreTransactions(journal).models,
+        pinned={"tide-8b@v1": ["pinned-chat"]},
         bounds=bounds,
         explaining=Explains(),
         reloading=Reloads(),
