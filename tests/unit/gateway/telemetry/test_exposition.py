@@ -243,7 +243,7 @@ def test_issuers_show_the_worst_of_all_workers() -> None:
 
 def test_the_docs_describe_exactly_the_families_there_are() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    rows = re.findall(r"^\| `([a-z_]+)` \| (counter|gauge|histogram) \|([^|]*)\|", page, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9_]+)` \| (counter|gauge|histogram) \|([^|]*)\|", page, re.MULTILINE)
     documented = {name: (kind, tuple(re.findall(r"`([a-z_]+)`", labels))) for name, kind, labels in rows}
     assert documented == describe()
 
