@@ -203,3 +203,5 @@ class PollResult(msgspec.Struct, frozen=True):
     """The adapters it lists; None when it has not answered with a list."""
     context_tokens: int | None = None
     """The longest prompt and answer together that it takes; None where it does not say."""
+    unproven: str = ""
+    """Why it does not prove the revision that its pool is pinned to, where it is used nevertheless; empty otherwise."""

@@ -127,7 +127,7 @@ def fleet(traffic: Traffic, gpus: int, of: dict[str, float]) -> dict[str, str]:
         "scripts a second": f"{requests_s * of['valkey_scripts_request']:,.0f}",
         "ledger rows a day, millions": f"{rows_day / 1e6:,.1f}",
         "ledger in Postgres, GB a day": f"{rows_day * of['postgres_bytes_row'] / 1e9:,.1f}",
-        "KV events, MB/s for each host": f"{kv / 1e6:,.1f}",
+        "KV events, MB/s into each worker": f"{kv / 1e6:,.1f}",
         "index, MB in each worker": f"{engines * traffic.kv_blocks * of['index_bytes_block'] / 1e6:,.0f}",
         "readings a second of engines, each host": f"{engines * of['reads_s_engine']:,.0f}",
     }

@@ -83,6 +83,7 @@ class Live:
         "rollouts",
         "signals",
         "suspects",
+        "unproven",
     )
 
     def __init__(self, directory: Directory, policies: PolicySet, fleet: Fleet) -> None:
@@ -100,6 +101,8 @@ class Live:
         """Requests that were under way on engines that died."""
         self.names: dict[str, frozenset[str]] = {}
         """The models each backend listed last, by backend id."""
+        self.unproven: dict[str, str] = {}
+        """Why backends that are in use do not prove the revision that their pool is pinned to, by backend id."""
         self.contexts: dict[str, int] = {}
         """The longest prompt and answer together that each backend said it takes, in tokens, by backend id."""
         self.signals: dict[str, Signals] = {}

@@ -115,7 +115,8 @@ class SliceApi:
             user=User(token_file=access.token_file),
         )
         # no time limits of the client's: every call below stands within one of ours
-        self._client: GenericAsyncClient = GenericAsyncClient(ConnectionParams(timeout=None, trust_env=False), config=config)
+        # Any: lightkube leaves half of what is used here untyped
+        self._client: Any = GenericAsyncClient(ConnectionParams(timeout=None, trust_env=False), config=config)
         self._query = query
         self._lines: AsyncIterator[str] | None = None
         self._response: Any = None
@@ -124,7 +125,10 @@ class SliceApi:
         from lightkube.resources.discovery_v1 import EndpointSlice
 
         params["labelSelector"] = self._query.labels
-        return self._client.prepare_request("list", EndpointSlice, namespace=self._query.namespace, watch=watch, params=params)
+        request: BasicRequest = self._client.prepare_request(
+            "list", EndpointSlice, namespace=self._query.namespace, watch=watch, params=params
+        )
+        return request
 
     async def list(self) -> tuple[dict[str, Any], str]:
         """Every slice by name, and the resource version that a watch begins at."""

@@ -17,6 +17,7 @@ from backends.health import ProbeOutcome, ProbeResult
 from backends.model_list import read_model_list
 from backends.ports import PollResult, Upstream
 from domain.ask import Endpoint
+from domain.model_revisions import Pinned
 
 POLL_TIMEOUT_S: Final = 2.0
 """A healthy engine answers its model list within milliseconds; a busy one may take a second while it prefills."""
@@ -24,8 +25,8 @@ POLL_TIMEOUT_S: Final = 2.0
 MAX_LIST_BYTES: Final = 1024 * 1024
 
 
-async def poll(upstream: Upstream, dialect: Dialect, model: str) -> PollResult:
-    """Poll one backend: its health, and whether it lists `model`."""
+async def poll(upstream: Upstream, dialect: Dialect, model: str, pinned: Pinned | None = None) -> PollResult:
+    """Poll one backend: its health, and whether it lists `model`, and a name that proves the revision that its pool is pinned to."""
     for path in (dialect.health_path, dialect.models_path):
         try:
             reply = await fetch(upstream, path, timeout_s=POLL_TIMEOUT_S, max_bytes=MAX_LIST_BYTES)
@@ -41,9 +42,13 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> PollResult:
     shown = ", ".join(ascii(name)[1:-1][:80] for name in known[:5]) or "no model"
     hint = "look whether the URL is this pool's engine, or at its served model name"
     reason = "" if model in known else f"serves {shown}, not {model}; {hint}"
+    doubt = pinned.unproven(listed.models) if pinned is not None and not reason else ""
+    if pinned is not None and doubt and not pinned.admit:
+        reason, doubt = f"{doubt}; start it as `tidegate engine render --revision` says, or write pinned: {{unproven: admit}}", ""
     # a pool's model may be an adapter that its engines were started with; other adapters answer only requests that name them
     names = frozenset(listed.models) | ({model} & set(known))
-    return PollResult(reason, names, wrong=bool(reason and known), loras=frozenset(listed.loras), context_tokens=listed.context_tokens)
+    loras, wrong = frozenset(listed.loras), bool(reason and known)
+    return PollResult(reason, names, wrong=wrong, loras=loras, context_tokens=listed.context_tokens, unproven=doubt)
 
 
 MAX_PROBE_REPLY_BYTES: Final = 1024 * 1024

@@ -8,6 +8,7 @@ import msgspec
 from backends.dialects import DIALECTS
 from backends.launch.engine_facts import EngineFacts
 from backends.launch.resolve import Launch
+from domain.model_revisions import Pinned
 
 HASH_ALGORITHM: Final = "sha256_cbor"
 """The hash algorithm of vLLM that can be reproduced outside the engine; SGLang has only one."""
@@ -29,6 +30,8 @@ class EngineNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """Least number of adapters kept ready: a pool's `max_loras`."""
     gateway_binds: bool = False
     """Whether the gateway binds the events socket (a backend's `kv_events.bind`), so that the engine must connect."""
+    pinned: Pinned | None = None
+    """The revision that it must prove."""
     generates: bool = True
     """False for embeddings: they cache nothing, so they have no needs of caches."""
 
@@ -53,6 +56,7 @@ def needs_of(launch: Launch) -> EngineNeeds:
     adapters = flags.get("enable-lora") is True
     return EngineNeeds(
         served_name=launch.served_name,
+        pinned=Pinned(launch.served_name.partition("@sha256-")[0], launch.digest) if launch.digest else None,
         context=number("max-model-len" if vllm else "context-length"),
         block_size=number("block-size" if vllm else "page-size"),
         sequences=number("max-num-seqs" if vllm else "max-running-requests"),
@@ -66,6 +70,7 @@ def compare(engine: str, facts: EngineFacts, needs: EngineNeeds) -> list[EngineF
     """All findings, in a fixed order. Of engines other than vLLM and SGLang only the model list is known."""
     findings = [
         *_served_name(facts, needs, _flag(engine, "--served-model-name", "--served-model-name", "")),
+        *_revision(facts, needs),
         *_context(engine, facts, needs),
     ]
     if engine not in ("vllm", "sglang"):
@@ -109,6 +114,20 @@ def _served_name(facts: EngineFacts, needs: EngineNeeds, flag: str) -> Iterator[
         f"the pool asks for {needs.served_name}: {mend}",
         "/v1/models gave no list",
     )
+
+
+def _revision(facts: EngineFacts, needs: EngineNeeds) -> Iterator[EngineFinding]:
+    """Whether a served name proves the revision that the pool is pinned to."""
+    if needs.pinned is None:
+        return
+    doubt = needs.pinned.unproven(facts.served_names or ())
+    reference = needs.pinned.reference
+    if doubt and needs.pinned.admit:
+        yield EngineFinding("revision", "note", f"{doubt}; its pool admits it all the same (unproven: admit)")
+        return
+    mend = f"start it as `tidegate engine render --revision {reference}` says"
+    shown = doubt or f"proves {reference}"
+    yield _finding("revision", facts.served_names, not doubt, shown, mend, "/v1/models gave no list")
 
 
 def _context(engine: str, facts: EngineFacts, needs: EngineNeeds) -> Iterator[EngineFinding]:

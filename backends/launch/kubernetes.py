@@ -7,7 +7,7 @@ the gateway's pods to the two event ports (NetworkPolicy).
 from math import ceil
 from typing import Any, Final
 
-from backends.launch.render import HEADER, model_folders, ports, yaml_text
+from backends.launch.render import GATEWAY_IMAGE, HEADER, digest_check, model_folders, ports, yaml_text
 from backends.launch.resolve import Launch, is_loopback
 
 LEAVING_S: Final = 5
@@ -33,6 +33,7 @@ def _deployment(launch: Launch) -> dict[str, Any]:
         # a Service called vllm would put VLLM_PORT=tcp://… into the environment, which vLLM reads as its own
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": LEAVING_S + launch.stop_s,
+        **({"initContainers": [_digest_container(launch)]} if launch.digest else {}),
         "containers": [_container(launch)],
         "volumes": [
             {"name": "models", "persistentVolumeClaim": {"claimName": VOLUME, "readOnly": True}},
@@ -78,6 +79,20 @@ def _container(launch: Launch) -> dict[str, Any]:
             *({"name": "models", "mountPath": folder, "readOnly": True} for folder in model_folders(launch)),
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
+    }
+
+
+def _digest_container(launch: Launch) -> dict[str, Any]:
+    """Ends with an error, and so keeps the engine from starting, unless the model has the launch's digest."""
+    program, *arguments = digest_check(launch)
+    return {
+        "name": "digest",
+        "image": GATEWAY_IMAGE,
+        "command": [program],
+        "args": [_unexpanded(word) for word in arguments],
+        "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True},
+        "volumeMounts": [{"name": "models", "mountPath": folder, "readOnly": True} for folder in model_folders(launch)],
     }
 
 

@@ -14,6 +14,9 @@ from backends.launch.resolve import Launch, LaunchError
 
 HEADER: Final = "made by `tidegate engine render`; a starting point, not measured on your machine"
 
+GATEWAY_IMAGE: Final = "tidegate:latest"
+"""The image that checks a model's digest before a container of an engine starts."""
+
 _SYSTEMD_ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "%": "%%"}
 
 
@@ -21,7 +24,13 @@ def shell(launch: Launch) -> str:
     """A script for sh: variables, then `exec` of the engine, so that signals reach it."""
     lines = ["#!/bin/sh", f"# {launch.config.name}: {launch.config.summary}", f"# {HEADER}", "set -eu"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.environment.items()]
+    lines += [shlex.join(digest_check(launch)) + " >/dev/null"] if launch.digest else []
     return "\n".join([*lines, "exec " + " \\\n  ".join(shlex.join(part) for part in parts(launch.command))]) + "\n"
+
+
+def digest_check(launch: Launch) -> tuple[str, ...]:
+    """The command that ends with code 1 unless the model has the launch's digest."""
+    return ("tidegate", "model", "digest", str(launch.parameters["model"]), "--expect", launch.digest)
 
 
 def parts(command: tuple[str, ...]) -> list[list[str]]:
@@ -63,8 +72,14 @@ def compose(launch: Launch) -> str:
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     else:
         service["deploy"] = {"resources": {"limits": {"cpus": str(hardware.cpus), "memory": f"{hardware.memory_gib}g"}}}
+    services = {launch.config.name: service}
+    if launch.digest:
+        command = list(digest_check(launch)[1:])
+        checked = {"image": GATEWAY_IMAGE, "entrypoint": ["tidegate"], "command": command, "volumes": service["volumes"]}
+        services[f"{launch.config.name}-digest"] = {**checked, "restart": "no", "network_mode": "none"}
+        service["depends_on"] = {f"{launch.config.name}-digest": {"condition": "service_completed_successfully"}}
     # compose expands $NAME in every value
-    document = _each_text({"services": {launch.config.name: service}}, lambda text: text.replace("$", "$$"))
+    document = _each_text({"services": services}, lambda text: text.replace("$", "$$"))
     return f"# {HEADER}\n" + yaml_text(document)
 
 
@@ -88,6 +103,7 @@ def systemd(launch: Launch) -> str:
             "User=tidegate",
             "Group=tidegate",
             *(f"Environment={_systemd_word(f'{key}={value}', command=False)}" for key, value in launch.environment.items()),
+            *([f"ExecStartPre=/usr/bin/env {' '.join(digest_check(launch))}"] if launch.digest else []),
             f"ExecStart={command}",
             "KillMode=mixed",
             f"TimeoutStopSec={launch.stop_s}",

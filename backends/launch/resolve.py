@@ -3,6 +3,8 @@
 Derived parameters, each of which may also be set directly:
 - `events_endpoint`, `replay_endpoint`: on a loopback host KV events stay on the machine, elsewhere they are bound on every
   interface at `events_port` and `replay_port`. Events carry every prompt's tokens and the tenants' salts in clear.
+- `digest`: of the model's manifest, empty unless set. The engine then proves it with a served name: vLLM gets a second one that ends with
+  it, SGLang, which has one name only, gets it at the end of `served_name`.
 - `load_endpoint` (SGLang): its load push needs a wildcard address (`resolve_load_pub_range`, 0.5.23), so it is off on loopback.
 """
 
@@ -19,6 +21,7 @@ from pydantic import JsonValue
 from backends.launch.config import EngineName, LaunchConfig, Scalar
 from backends.launch.manifest import Manifest, check_flags
 from backends.launch.values import wrong_parameters
+from domain.model_revisions import proof_of
 
 _PLACE: Final = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _NUMBERS: Final = frozenset({"port", "events_port", "replay_port", "grace_s"})
@@ -65,6 +68,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """The gateway's id of the backend."""
     served_name: str
+    digest: str
+    """The digest that the model must have; empty for any."""
     grace_s: int
     """How long running requests may go on after SIGTERM, seconds."""
     kv_events: KvEventsAddress | None
@@ -111,7 +116,12 @@ def resolve(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonVa
     parameters, flags = _with(config, manifest, given or {})
     parameters = _derived(config.engine, parameters)
     problems = wrong_parameters(parameters)
+    digest = str(parameters.get("digest", ""))
+    if digest and config.engine == "sglang":
+        parameters["served_name"] = str(parameters["served_name"]).removesuffix(proof_of(digest)) + proof_of(digest)
     filled = {name: _fill(value, parameters, f"--{name}", problems) for name, value in flags.items()}
+    if digest and config.engine == "vllm":
+        filled["served-model-name"] = [str(parameters["served_name"]), f"{parameters['served_name']}{proof_of(digest)}"]
     environment = {name: str(_fill(value, parameters, name, problems)) for name, value in config.environment.items()}
     command = [str(_fill(part, parameters, "command", problems)) for part in config.command]
     inside = [str(_fill(part, parameters, "image_command", problems)) for part in config.image_command or config.command]
@@ -130,6 +140,7 @@ def resolve(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonVa
         port=int(parameters["port"]),
         id=str(parameters["id"]),
         served_name=str(parameters["served_name"]),
+        digest=digest,
         grace_s=int(parameters["grace_s"]),
         kv_events=_events(filled, parameters),
         load_push=_load_push(filled, parameters),
@@ -179,7 +190,7 @@ def _with(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonValu
     """The parameters and flags, overridden by the given ones; a name is looked up as a parameter first, then as a flag of the engine."""
     parameters = dict(config.parameters)
     flags = dict(config.flags)
-    derived = {"events_endpoint", "replay_endpoint", "load_endpoint", "id"}
+    derived = {"events_endpoint", "replay_endpoint", "load_endpoint", "id", "digest"}
     for name, value in given.items():
         if name in parameters or name in derived:
             if isinstance(value, bool) or not isinstance(value, Scalar):

@@ -77,6 +77,9 @@ def wrong_parameters(parameters: Mapping[str, str | int | float]) -> list[str]:
     if re.fullmatch(BACKEND_ID, identity) is None:
         allowed = "1 to 64 letters, digits, '.', '_' and '-', with a letter or digit at both ends"
         problems.append(f"--set id: the gateway does not take {identity!r}; it is {allowed}")
+    digest = str(parameters.get("digest", ""))
+    if digest and re.fullmatch(r"sha256:[0-9a-f]{64}", digest) is None:
+        problems.append(f"--set digest: does not take {digest[:80]!r}; write sha256: and 64 digits, as `tidegate model digest` prints it")
     for name in ("events_endpoint", "replay_endpoint"):
         if name in parameters and not _is_endpoint(str(parameters[name])):
             problems.append(f"--set {name}: does not take {str(parameters[name])!r}; write tcp://HOST:PORT, tcp://*:PORT or ipc:///PATH")

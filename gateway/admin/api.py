@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from domain.mistakes import words
+from domain.model_revisions import RevisionsFull, RevisionTaken
 from domain.rollouts import RolloutsFull, RolloutTaken
 from gateway.admin.access import RouteKey, TableError, check_table
 from gateway.admin.call import Parts
@@ -43,6 +44,8 @@ STORE_ERRORS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (AlertsAway, 503, "store_unavailable", "The database cannot be asked now. Try again."),
     (RequestLogAway, 503, "store_unavailable", "The request log cannot be asked now. Try again."),
     (CountersAway, 503, "counters_unavailable", "The counters cannot be asked now: {0}."),
+    (RevisionTaken, 409, "already_exists", "The {0}."),
+    (RevisionsFull, 409, "too_many", "{0}."),
     (NoRoom, 409, "too_many", "The {0}."),
     (RolloutTaken, 409, "already_exists", "The {0}."),
     (RolloutsFull, 409, "too_many", "{0}."),

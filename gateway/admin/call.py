@@ -20,6 +20,7 @@ from domain.cache_purges import CachePurgeStore
 from domain.clock import WallClock
 from domain.identity import KeyId, TenantId
 from domain.membership import MemberStore, Owner
+from domain.model_revisions import ModelRevisionStore
 from domain.policy_versions import PolicyVersions
 from domain.rollouts import RolloutBook
 from gateway.admin.access import Authenticator, Principal
@@ -202,6 +203,11 @@ class Transactions(Protocol):
         ...
 
     @property
+    def models(self) -> ModelRevisionStore:
+        """The registry of models."""
+        ...
+
+    @property
     def purges(self) -> CachePurgeStore:
         """Purges of the answer cache."""
         ...
@@ -299,6 +305,7 @@ class Parts:
         adapters: the adapters of the settings.
         adapter_registry: checks and writes registrations of adapters.
         registered_adapters: opens the registered adapters for reading. Raises JournalAway.
+        models: opens the registry of models for reading. Raises JournalAway.
         explaining: asks workers about their routing decisions.
         reloading: makes workers read their policies again.
         kept: asks workers about kept answers.
@@ -327,6 +334,9 @@ class Parts:
     adapters: Sequence[RegisteredAdapter]
     adapter_registry: AdapterRegistry
     registered_adapters: Callable[[], AbstractAsyncContextManager[AdapterStore]]
+    models: Callable[[], AbstractAsyncContextManager[ModelRevisionStore]]
+    pinned: Mapping[str, Sequence[str]]
+    """The pools of the settings that are pinned to a revision, by its reference."""
     bounds: DirectoryBounds
     """How many keys and projects one tenant may have."""
     explaining: Explaining

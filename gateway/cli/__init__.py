@@ -40,6 +40,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "limit": RootEntry("gateway.cli.limits:limit_app", "Limits: what may be used by whom."),
     "logs": RootEntry("gateway.cli.logs:logs_app", "Finished requests: watch them, find them, and where the time of one went."),
     "lora": RootEntry("gateway.cli.loras:lora_app", "Adapters: what they are pinned by, and where they are."),
+    "model": RootEntry("gateway.cli.models:model_app", "The registry of models: revisions, their digests, and what was measured."),
     "org": RootEntry("gateway.cli.accounts:org_app", "Organisations: tenants that are limited and billed together."),
     "policy": RootEntry("gateway.cli.policies:policy_app", "What policy files say, and the policies of a running gateway."),
     "price": RootEntry("gateway.cli.limits:price_app", "Prices: what tokens cost, from a moment on."),

@@ -229,7 +229,7 @@ def check_engine(
     needs = msgspec.structs.replace(needs, **{name: value for name, value in options.items() if value is not None})
     if embeddings:
         needs = msgspec.structs.replace(needs, generates=False)
-    subjects = [Subject("", url, dialect, needs, _key(api_key_env))] if url is not None else _of_settings(config, needs)
+    subjects = [Subject("", url, dialect, needs, engine_key(api_key_env))] if url is not None else _of_settings(config, needs)
     wrong = False
     results = []
     for subject in subjects:
@@ -327,7 +327,8 @@ def _of_settings(config: Path, needs: EngineNeeds) -> list[Subject]:
             key = None if pool.api_key is None else read_reference(pool.api_key, settings.base_dir, os.environ)
         except SecretError as error:
             fail(f"pool {pool.name}: {error}")
-        pool_needs = msgspec.structs.replace(needs, served_name=pool.model, lora_held=pool.max_loras if pool.loras else None)
+        held = pool.max_loras if pool.loras else None
+        pool_needs = msgspec.structs.replace(needs, served_name=pool.model, pinned=pool.pin, lora_held=held)
         for backend in pool.backends:
             binds = backend.kv_events is not None and backend.kv_events.bind
             needed = msgspec.structs.replace(pool_needs, gateway_binds=binds)
@@ -346,7 +347,8 @@ def _agree(subject: Subject, findings: list[EngineFinding], subjects: list[Subje
             peer.needs = msgspec.structs.replace(peer.needs, block_size=int(size))
 
 
-def _key(variable: str | None, environment: Mapping[str, str] = os.environ) -> str | None:
+def engine_key(variable: str | None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The key of an engine from an environment variable; ends the command where it is not set."""
     if variable is None:
         return None
     if not environment.get(variable):

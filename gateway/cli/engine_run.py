@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -23,10 +24,12 @@ import typer
 
 from backends.dialects import DIALECTS
 from backends.launch.resolve import Launch
+from backends.launch.weights_digest import NotAModel, unlike
 from gateway.cli.admin_client import API, AdminClient, RefusedByGateway, segment
 from gateway.cli.connection import GatewayOptions
 from gateway.cli.durations import seconds_of
-from gateway.cli.launch_options import Executable, Name, Sets, launch_from
+from gateway.cli.launch_options import Executable, Name, Revision, Sets, launch_from
+from gateway.cli.models import revision_of
 from gateway.cli.printing import err, fail
 
 PREFLIGHT_WITHIN_S: Final = 2.0
@@ -54,6 +57,18 @@ class PoolSeen(msgspec.Struct, frozen=True):
 
 class _Pools(msgspec.Struct):
     pools: list[PoolSeen]
+
+
+def need_digest(launch: Launch) -> None:
+    """End the command unless the model on this machine has the digest that the launch is for, if it is for one."""
+    if not launch.digest:
+        return
+    try:
+        differs = unlike(Path(str(launch.parameters["model"])), launch.digest)
+    except NotAModel as error:
+        differs = str(error)
+    if differs:
+        fail(f"the engine is not started: {differs}")
 
 
 def need_free_port(launch: Launch) -> None:
@@ -99,13 +114,15 @@ def run_engine(
     wait_grace: Annotated[
         bool, typer.Option("--wait-grace", help="Drain for the whole grace: for several gateways on one database.")
     ] = False,
+    revision: Revision = None,
     ready: Annotated[str | None, typer.Option(metavar="DURATION", help="Longest start, as 10m; default: the configuration's.")] = None,
 ) -> None:
     """Start an engine in the foreground and wait until it is healthy; with --pool, register it, and drain it on SIGTERM or Ctrl-C.
 
     Ends with the engine's own exit code, or 0 when it was asked to end. A second signal ends the drain, a third kills the engine.
     """
-    launch = launch_from(name, sets, executable)
+    launch = launch_from(name, sets, executable, revision=None if revision is None else revision_of(gateway.api(), revision))
+    need_digest(launch)
     ready_s = None if ready is None else seconds_of("--ready", ready, 1.0)
     place = None
     if pool is not None:

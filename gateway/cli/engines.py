@@ -1,6 +1,6 @@
 """`tidegate engine …`: launch configurations of engines: list, show, render and size them.
 
-`engine_check` and `engine_run` hold the commands `check` and `run`.
+`engine_check`, `engine_run` and `engine_profile` hold the commands `check`, `run` and `profile`.
 """
 
 import json
@@ -18,10 +18,13 @@ from backends.launch.model_shape import SizingError, read_shape
 from backends.launch.render import compose, runtime_dir, shell, systemd
 from backends.launch.resolve import LaunchError, is_wildcard
 from backends.launch.sizing import GIB, Sizes, plan_of, size
+from gateway.cli.connection import StoreOptions
 from gateway.cli.engine_check import check_engine
+from gateway.cli.engine_profile import profile_engine
 from gateway.cli.engine_run import run_engine
 from gateway.cli.groups import CommandGroup
-from gateway.cli.launch_options import Executable, Name, Sets, launch_from
+from gateway.cli.launch_options import Executable, Name, Revision, Sets, launch_from
+from gateway.cli.models import revision_of
 from gateway.cli.printing import OutputOptions, err, fail, out, print_table
 
 engine_app = CommandGroup("Launch configurations of engines: show, start, compare, size.")
@@ -110,13 +113,15 @@ def show_engine(
 @engine_app.command("render")
 def render_engine(
     name: Name,
+    gateway: StoreOptions,
     form: Annotated[Literal["shell", "compose", "kubernetes", "systemd"], typer.Option("--format", help="What to write.")] = "shell",
     sets: Sets = None,
     executable: Executable = None,
+    revision: Revision = None,
 ) -> None:
     """Write a launch configuration down for somebody else to start. Containers listen on every interface of their own."""
     defaults = {"host": "0.0.0.0"} if form in ("compose", "kubernetes") else {"runtime_dir": runtime_dir(name)} if form == "systemd" else {}
-    launch = launch_from(name, sets, executable, defaults)
+    launch = launch_from(name, sets, executable, defaults, None if revision is None else revision_of(gateway.api(), revision))
     try:
         text = {"shell": shell, "compose": compose, "kubernetes": kubernetes, "systemd": systemd}[form](launch)
     except LaunchError as error:
@@ -202,3 +207,4 @@ def _weights_on_disk(path: Path) -> int | None:
 
 engine_app.command("check")(check_engine)
 engine_app.command("run")(run_engine)
+engine_app.command("profile")(profile_engine)

@@ -28,12 +28,13 @@ from gateway.admin.access import Authenticator, Principal
 from gateway.answers.cache import AuditedHits
 from gateway.cli.printing import fail
 from gateway.config.load import ConfigError, Settings, load_settings
+from gateway.config.pools import pinned_of
 from gateway.config.read_secrets import read_pepper
 from gateway.config.secrets import SecretError
-from gateway.fleet.adapters import AdapterRegistry
+from gateway.fleet.adapters import AdapterRegistry, adapters_of
 from gateway.fleet.registry import Registry
 from gateway.process.snapshots import PolicyState
-from gateway.wiring.admin import StoreTransactions, adapters_of, id_of, text_of
+from gateway.wiring.admin import StoreTransactions, id_of, text_of
 from tenancy.hold import LimitUsage
 from tenancy.keys import Pepper
 from tenancy.limits import Group
@@ -108,9 +109,11 @@ class OfflineApi:
             seen=_no_backend,
             limit_states=_no_counters,
             usage=SqlUsageQueries(self._engine),
-            adapters=adapters_of(self._settings),
+            adapters=adapters_of(self._settings.pools),
             adapter_registry=AdapterRegistry(self._settings.pools, time.time),
             registered_adapters=books.adapters,
+            models=books.models,
+            pinned=pinned_of(self._settings.pools),
             bounds=self._settings.tenants.bounds(),
             explaining=_NoWorkers(),
             reloading=_NoWorkers(),

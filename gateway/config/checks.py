@@ -24,6 +24,7 @@ from gateway.config.trust import CertificateError, TlsFiles, engine_context
 from policies.load import suggestion
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
+from routing.profile import read_profile
 
 if TYPE_CHECKING:
     pass
@@ -150,7 +151,7 @@ def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
         disaggregation_problems,
     )
     problems = [problem for check in checks for problem in check(written)]
-    looks = (_policies, _tls, _engine_tls, _database, _issuers, _console_sign_in)
+    looks = (_policies, _tls, _engine_tls, _database, _issuers, _profiles, _console_sign_in)
     return problems + [problem for look in looks for problem in look(written, folder)]
 
 
@@ -445,6 +446,23 @@ def _issuers(written: RawSettings, folder: Path) -> Iterator[Problem]:
         file = written.text(*at)
         if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
             yield written.located.problem(at, f"{file!r} is no file that can be read", "name the issuer's JWKS document")
+
+
+def _profiles(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    for i in range(written.count("pools")):
+        at: Path_ = ("pools", i, "profile")
+        file = written.text(*at)
+        if not file:
+            continue
+        if written.value("pools", i, "hardware") is not None:
+            message = "the pool has hardware beside its profile, and only one of them can be assumed of its engines"
+            yield written.located.problem(at, message, "remove hardware, or profile")
+        try:
+            read_profile((folder / file).read_bytes())
+        except OSError:
+            yield written.located.problem(at, f"{file!r} is no file that can be read", "name a file of `tidegate engine profile --out`")
+        except ValueError as error:
+            yield written.located.problem(at, f"{file!r} {error}"[:300], "write it with `tidegate engine profile --out`")
 
 
 def _console_sign_in(written: RawSettings, _folder: Path) -> Iterator[Problem]:

@@ -1,12 +1,13 @@
 """The settings of one pool: its model, its engines' dialect, its backends, and where they are discovered.
 
 `PoolSettings` is the whole pool. `BackendSettings` is one backend, whether `tidegate.yaml` or a discovery file lists it, with the endpoints
-of its KV events (`KvEventsSettings`) and of its load push (`LoadPushSettings`). `DiscoverSettings` is the file or DNS name that lists a
-pool's backends, and the networks that such backends may be in. `ConcurrencyLimitSettings`, `LoraSettings`, `HedgeSettings` and
+of its KV events (`KvEventsSettings`) and of its load push (`LoadPushSettings`). `checked_networks` is about the networks that
+discovered backends may be in. `ConcurrencyLimitSettings`, `LoraSettings`, `HedgeSettings` and
 `ThinkingAsEffortSettings` are the sections `limit`, `loras`, `hedge` and `thinking_as_effort`. Checks across these fields are in
 `gateway/config/checks.py`.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
@@ -17,6 +18,7 @@ from backends.load_reports import MAX_RANKS
 from backends.lora.residency import DIGEST_CHARS
 from backends.reach import networks_of
 from domain.membership import KvEvents, LoadPush, Member, Owner, Role, Traits
+from domain.model_revisions import PROOF_DIGITS, Pinned
 from domain.strict import Strict
 from gateway.config.addresses import checked_engine_url, checked_events_endpoint, checked_load_endpoint, split_address
 from gateway.config.discover import DiscoverSettings
@@ -254,6 +256,25 @@ class ThinkingAsEffortSettings(Strict):
     )
 
 
+class PinnedSettings(Strict):
+    """The registered revision that the engines of the pool must prove to serve; see docs/reference/models.md."""
+
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="The model's name in the registry; null: the pool's `model`, without a digest at its end. The revision is the pool's.",
+    )
+    digest: str = Field(
+        pattern=r"^sha256:[0-9a-f]{64}$", description="The digest of the revision's manifest, as `tidegate model digest PATH` prints it."
+    )
+    unproven: Literal["refuse", "admit"] = Field(
+        default="refuse",
+        description="What becomes of an engine none of whose served names ends with the digest (`@sha256-` and its first "
+        f"{PROOF_DIGITS} digits): `refuse` keeps it down, `admit` uses it and says so as the reason of its state.",
+    )
+
+
 class EngineTlsSettings(Strict):
     """TLS towards the engines of a pool. The files are read again when they change, without a restart."""
 
@@ -285,6 +306,9 @@ class PoolSettings(Strict):
     name: Name = Field(description="Name of the pool in policies; letters, digits and inner `.`, `_`, `-`.")
     model: str = Field(min_length=1, max_length=256, description="The name under which the engines serve the model.")
     revision: str = Field(default="1", min_length=1, max_length=64, pattern=r"^[\x21-\x7e]+$", description="Revision of the model.")
+    pinned: PinnedSettings | None = Field(
+        default=None, description="The revision of the registry that the engines must prove to serve; null: any engine that serves `model`."
+    )
     dialect: Literal["vllm", "sglang", "trtllm", "tgi", "triton", "dynamo", "llamacpp", "openai"] = Field(
         default="vllm", description="The engines' dialect, the kind of engine; for other OpenAI-compatible servers `openai`."
     )
@@ -343,6 +367,13 @@ class PoolSettings(Strict):
         default=None,
         description="GPU and size of the model: the speed that is assumed of the pool's engines until they are measured; null: `h100-8b`.",
     )
+    profile: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="A file of `tidegate engine profile --out`, relative to the settings file: the measured speed of the pool's engines, "
+        "which is assumed in place of `hardware` until they serve. Null: the profile that the registry has of the pinned revision.",
+    )
     usd_per_hour: float | None = Field(
         default=None,
         gt=0,
@@ -397,6 +428,18 @@ class PoolSettings(Strict):
     )
 
     @property
+    def reference(self) -> str:
+        """The revision that the pool is pinned to, as the registry of models names it."""
+        named = self.pinned.model if self.pinned is not None else None
+        return f"{named or self.model.partition('@sha256-')[0]}@{self.revision}"
+
+    @property
+    def pin(self) -> Pinned | None:
+        """The revision that the engines must prove, as a value of the domain; None for any."""
+        pinned = self.pinned
+        return None if pinned is None else Pinned(self.reference, pinned.digest, pinned.unproven == "admit")
+
+    @property
     def efforts(self) -> Efforts | None:
         """The efforts that the pool's engines get in place of the switch for thinking."""
         written = self.thinking_as_effort
@@ -407,3 +450,12 @@ class PoolSettings(Strict):
         if "backends" not in self.model_fields_set and self.discover is None:
             raise ValueError("has no backends; list them, or write discover, or backends: [] to fill it over the admin port")
         return self
+
+
+def pinned_of(pools: Sequence[PoolSettings]) -> dict[str, list[str]]:
+    """The pools that are pinned to a revision of the registry of models, by its reference."""
+    pinned: dict[str, list[str]] = {}
+    for pool in pools:
+        if pool.pinned is not None:
+            pinned.setdefault(pool.reference, []).append(pool.name)
+    return pinned

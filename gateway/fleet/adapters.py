@@ -200,6 +200,11 @@ class RegisteredAdapters:
             return None
 
 
+def adapters_of(pools: Sequence[PoolSettings]) -> list[RegisteredAdapter]:
+    """The adapters of the settings, in the form of registered ones."""
+    return [RegisteredAdapter(pool.name, lora.name, lora.digest, lora.path) for pool in pools for lora in pool.loras]
+
+
 def _by_pool(adapters: Sequence[RegisteredAdapter]) -> dict[str, dict[str, Adapter]]:
     by_pool: dict[str, dict[str, Adapter]] = {}
     for one in adapters:

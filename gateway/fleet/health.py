@@ -66,6 +66,7 @@ def _shown(backend: Backend, live: Live, now: float) -> Backend:
     since = [at for at in (health.up_since, live.breakers.of(backend.id).closed_at) if at is not None and now - at < SLOW_START_S]
     warming = max(since, default=None)
     reason = health.reason or breakers_of(live, backend.id) or live.contacts.lost.get(backend.id, "")
+    reason = reason or live.unproven.get(backend.id, "")
     if health.standing is HealthState.UP and signals is not None and signals.asleep:
         why = "asleep: its weights are offloaded; wake it to use it"
         return msgspec.structs.replace(backend, state=Availability.DOWN, reason=why, warming_since=None)
@@ -370,6 +371,10 @@ class FleetWatch:
             return  # the backend left meanwhile
         if polled.names and not polled.reason:
             self._live.names[backend_id] = polled.names
+            if polled.unproven:
+                self._live.unproven[backend_id] = polled.unproven
+            else:
+                self._live.unproven.pop(backend_id, None)
             if polled.context_tokens is not None:
                 self._live.contexts[backend_id] = polled.context_tokens
         health = self._live.health[backend_id]

@@ -238,7 +238,7 @@ class Roster:
 
     def _forget(self, backend_id: str) -> None:
         live = self._deps.live
-        for by_backend in (live.names, live.signals, live.prefill):
+        for by_backend in (live.names, live.unproven, live.signals, live.prefill):
             by_backend.pop(backend_id, None)
         self._deps.loras.forget(backend_id)
 

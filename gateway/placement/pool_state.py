@@ -187,6 +187,8 @@ class PoolDefaults(msgspec.Struct, frozen=True):
     """Seconds of unbegun prompts that may wait in an engine, of all processes together; infinite for no bound."""
     step_tokens: int = 2048
     """Most tokens of an engine's step."""
+    prior: Rates | None = None
+    """The measured speed of its engines (`routing.profile`); their hardware is then `profiled`."""
 
 
 NO_DEFAULTS: Final = PoolDefaults()
@@ -202,7 +204,7 @@ def facts_of(traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> BackendFac
 
 def rates_of(traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> Rates:
     """The assumed speed of a backend until it is measured."""
-    return PRIORS.get(traits.hardware or defaults.hardware, UNKNOWN_RATES)
+    return PRIORS.get(traits.hardware or defaults.hardware) or defaults.prior or UNKNOWN_RATES
 
 
 def effective(facts: BackendFacts, traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> dict[str, str | int | float]:

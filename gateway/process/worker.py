@@ -79,6 +79,7 @@ from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.judge import JudgeEnds, judge_for
 from gateway.wiring.limits import LimitBooks, channel_for
+from gateway.wiring.priors import priors_for
 from gateway.wiring.request_log import captures_for
 from gateway.wiring.requests import answer_samples_for, deps_for
 from gateway.wiring.stores import (
@@ -299,6 +300,7 @@ class _Worker:
             conversations=stores.conversations,
             feedback=feedback_for(settings, stores, self._metrics.count_feedback),
             captures=captures_for(settings, pepper, self._ring, answer_cache.digest_of_user, _log_defect),
+            priors=await priors_for(settings, stores.models),
         )
         await self._detectors.prepare()
         stack.push_async_callback(answer_cache.close)

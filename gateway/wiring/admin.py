@@ -17,15 +17,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
-from domain.adapters import AdapterStore, RegisteredAdapter
+from domain.adapters import AdapterStore
 from domain.cache_purges import CachePurgeStore
 from domain.faults import Fault
 from domain.identity import Caller, KeyId
 from domain.membership import MemberStore, Owner
+from domain.model_revisions import ModelRevisionStore
 from domain.policy_versions import PolicyVersions
 from domain.rollouts import RolloutBook
 from gateway.admin import Parts, call
@@ -38,11 +39,12 @@ from gateway.alerts.watch import AlertCounts, AlertWatch
 from gateway.answers.inspection import WorkersAnswers
 from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import ConfigError, Settings
+from gateway.config.pools import pinned_of
 from gateway.config.read_secrets import HookSecrets, read_former_pepper
 from gateway.config.secrets import SecretError
 from gateway.console.provider_routes import ProviderAccess
 from gateway.dashboards.prometheus import HttpPrometheus, PanelReader
-from gateway.fleet.adapters import AdapterRegistry
+from gateway.fleet.adapters import AdapterRegistry, adapters_of
 from gateway.fleet.view import fleet_seen
 from gateway.guards.inspection import WorkersGuards
 from gateway.placement.explain import WorkersExplain
@@ -97,12 +99,16 @@ from tenancy.stores.sql import (
     SqlFeedback,
     SqlJournal,
     SqlMemberStore,
+    SqlModelRevisions,
     SqlPolicyVersions,
     SqlResponseKeeper,
     SqlRolloutStore,
     SqlUsageQueries,
     open_engine,
 )
+from tenancy.stores.sql.transaction import SqlConnections
+
+T = TypeVar("T")
 
 KEY_ENVIRONMENT: Final = "live"
 """The environment in every key's text."""
@@ -113,6 +119,7 @@ class _OpenTransaction:
     change: Change
     members: MemberStore
     adapters: AdapterStore
+    models: ModelRevisionStore
     purges: CachePurgeStore
     responses: ResponseKeeper
     rollouts: RolloutBook
@@ -134,38 +141,36 @@ class StoreTransactions:
     async def _change(self) -> AsyncIterator[call.Transactions]:
         async with self._journal.change() as change, SqlDirectory(change.connections).transaction() as directory:
             on = change.connections
-            members, adapters, purges = SqlMemberStore(on), SqlAdapterStore(on), SqlCachePurges(on)
+            members, adapters, models, purges = SqlMemberStore(on), SqlAdapterStore(on), SqlModelRevisions(on), SqlCachePurges(on)
             responses, rollouts = SqlResponseKeeper(on, time.time), SqlRolloutStore(on)
-            yield _OpenTransaction(change, members, adapters, purges, responses, rollouts, SqlPolicyVersions(on), directory)
+            yield _OpenTransaction(change, members, adapters, models, purges, responses, rollouts, SqlPolicyVersions(on), directory)
 
-    @contextlib.asynccontextmanager
-    async def policies(self) -> AsyncIterator[PolicyVersions]:
+    def policies(self) -> AbstractAsyncContextManager[PolicyVersions]:
         """A transaction for reading policies."""
-        async with self._journal.reading() as joined:
-            yield SqlPolicyVersions(joined)
+        return self._read(SqlPolicyVersions)
 
-    @contextlib.asynccontextmanager
-    async def adapters(self) -> AsyncIterator[AdapterStore]:
+    def adapters(self) -> AbstractAsyncContextManager[AdapterStore]:
         """A transaction for reading registered adapters."""
-        async with self._journal.reading() as joined:
-            yield SqlAdapterStore(joined)
+        return self._read(SqlAdapterStore)
+
+    def models(self) -> AbstractAsyncContextManager[ModelRevisionStore]:
+        """A transaction for reading the registry of models."""
+        return self._read(SqlModelRevisions)
+
+    def rollouts(self) -> AbstractAsyncContextManager[RolloutBook]:
+        """A transaction for reading rollouts."""
+        return self._read(SqlRolloutStore)
 
     @contextlib.asynccontextmanager
-    async def rollouts(self) -> AsyncIterator[RolloutBook]:
-        """A transaction for reading rollouts."""
+    async def _read(self, store: Callable[[SqlConnections], T]) -> AsyncIterator[T]:
         async with self._journal.reading() as joined:
-            yield SqlRolloutStore(joined)
+            yield store(joined)
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[DirectoryChange]:
         """A transaction for reading the directory."""
         async with self._journal.reading() as joined, SqlDirectory(joined).transaction() as directory:
             yield directory
-
-
-def adapters_of(settings: Settings) -> list[RegisteredAdapter]:
-    """The adapters of the settings, in the form of registered ones."""
-    return [RegisteredAdapter(pool.name, lora.name, lora.digest, lora.path) for pool in settings.pools for lora in pool.loras]
 
 
 def id_of(entropy: bytes) -> KeyId:
@@ -368,9 +373,11 @@ class AdminApiRun:
             seen=self._seen,
             limit_states=self._counters.look,
             usage=SqlUsageQueries(engine),
-            adapters=adapters_of(settings),
+            adapters=adapters_of(settings.pools),
             adapter_registry=AdapterRegistry(settings.pools, time.time),
             registered_adapters=books.adapters,
+            models=books.models,
+            pinned=pinned_of(settings.pools),
             bounds=settings.tenants.bounds(),
             explaining=WorkersExplain(Path(slot.run_dir), settings.explanations_dir),
             reloading=WorkersReload(Path(slot.run_dir)),

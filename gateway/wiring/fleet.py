@@ -306,7 +306,7 @@ def _judged(upstreams: _Upstreams, watch: HealthWatch, member: Member) -> Detach
 def _polled(upstreams: _Upstreams, watch: FleetWatch, member: Member) -> Detach:
     pool = upstreams.pools[member.pool]
     upstream = upstreams.for_questions(member)
-    watch.add(member.pool, member.id, partial(poll, upstream, DIALECTS[pool.dialect], pool.model), upstream)
+    watch.add(member.pool, member.id, partial(poll, upstream, DIALECTS[pool.dialect], pool.model, pool.pin), upstream)
     return partial(watch.remove, member.pool, member.id)
 
 

@@ -66,6 +66,7 @@ from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
 from routing.output_length import OutputLengths
 from routing.prefix.chain import generation
+from routing.rates import Rates
 from routing.room import HEADROOM
 from routing.schedule import Route
 from tenancy.conversations import ConversationStore
@@ -187,6 +188,7 @@ def deps_for(
     conversations: ConversationStore | None = None,
     feedback: FeedbackService | None = None,
     captures: Captures | None = None,
+    priors: Mapping[str, Rates] | None = None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop.
 
@@ -200,6 +202,7 @@ def deps_for(
         conversations: where conversations are kept; None for nowhere.
         feedback: keeps ratings; None for none.
         captures: keeps the texts of requests; None for none.
+        priors: the speeds that were measured of pools' engines; None for none.
     """
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
@@ -211,11 +214,12 @@ def deps_for(
     pool_defaults = {
         pool.name: PoolDefaults(
             pool.context_tokens or 0,
-            pool.hardware or "",
+            "profiled" if pool.name in (priors or {}) else pool.hardware or "",
             pool.limit.bounds(),
             pool.limit.kept_free,
             pool.hold_s or inf,
             pool.step_tokens,
+            (priors or {}).get(pool.name),
         )
         for pool in settings.pools
     }

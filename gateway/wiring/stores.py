@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from domain.adapters import AdapterStore
 from domain.cache_purges import CachePurgeStore
 from domain.membership import MemberStore
+from domain.model_revisions import ModelRevisionStore
 from domain.rollouts import RolloutStore
 from gateway.admin.call import PolicyFiles
 from gateway.background.runs import BackgroundRuns
@@ -52,6 +53,7 @@ from tenancy.stores.sql import (
     SqlFeedback,
     SqlJournal,
     SqlMemberStore,
+    SqlModelRevisions,
     SqlPolicyVersions,
     SqlResponses,
     SqlRolloutStore,
@@ -95,6 +97,7 @@ class Stores:
     directory: DirectorySource
     members: MemberStore
     adapters: AdapterStore
+    models: ModelRevisionStore
     purges: CachePurgeStore
     spend: SpendReader
     rollouts: RolloutStore
@@ -186,10 +189,10 @@ def stores_on(
     feedback: FeedbackBook | None = None,
 ) -> Stores:
     """The stores of one database, over the connections of `engine`."""
-    members, adapters = SqlMemberStore(engine), SqlAdapterStore(engine)
+    members, adapters, models = SqlMemberStore(engine), SqlAdapterStore(engine), SqlModelRevisions(engine)
     purges, spend, rollouts = SqlCachePurges(engine), SqlSpendReader(engine), SqlRolloutStore(engine)
     of_callers = responses, background, conversations, feedback
-    return Stores(SqlDirectory(engine), members, adapters, purges, spend, rollouts, *of_callers, engine.dispose)
+    return Stores(SqlDirectory(engine), members, adapters, models, purges, spend, rollouts, *of_callers, engine.dispose)
 
 
 def open_stores(settings: Settings, pepper: Pepper) -> Stores:

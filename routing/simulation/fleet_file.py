@@ -15,10 +15,26 @@ def _known(name: str) -> str:
     return name
 
 
+class MeasuredRates(Strict):
+    """The rates of an engine that was profiled, in seconds."""
+
+    prefill_s: float = Field(gt=0, le=1e3, description="Fixed part of a prompt; the simulation takes that of a step.")
+    prefill_s_token: float = Field(gt=0, le=1e3, description="For each token of a prompt.")
+    prefill_s_token_ctx: float = Field(gt=0, le=1e3, description="For each token of a prompt and token of its context.")
+    step_s: float = Field(gt=0, le=1e3, description="Fixed part of a step.")
+    step_s_seq: float = Field(gt=0, le=1e3, description="For each sequence that decodes.")
+    step_s_token: float = Field(gt=0, le=1e3, description="For each token in the contexts of those.")
+
+
 class Engines(Strict):
     """Engines of one kind."""
 
-    machine: Annotated[str, AfterValidator(_known)] = Field(description="Class of model and machine, whose timing constants apply.")
+    machine: Annotated[str, AfterValidator(_known)] | None = Field(
+        default=None, description="Class of model and machine, whose timing constants apply; or write `rates`."
+    )
+    rates: MeasuredRates | None = Field(
+        default=None, description="The `rates` of a profile (`tidegate model profile`), in place of a class; needs `kv_tokens`."
+    )
     count: int = Field(default=1, ge=1, le=1024, description="Number of engines.")
     slower: float = Field(default=1.0, gt=0, le=100, description="Factor on all step times; 2 is a machine of half the speed.")
     prefill_slower: float = Field(
@@ -44,11 +60,29 @@ class Engines(Strict):
             raise ValueError(f"token_budget {self.token_budget} leaves no room beside {self.max_num_seqs} sequences; make it larger")
         return self
 
+    @model_validator(mode="after")
+    def _has_one_speed(self) -> "Engines":
+        if (self.machine is None) == (self.rates is None):
+            raise ValueError("has no speed, or two; write either machine, a class, or rates, of a profile")
+        if self.rates is not None and self.kv_tokens is None:
+            raise ValueError("has rates and no kv_tokens; write the kv_tokens of the profile too")
+        return self
+
     @property
     def timing(self) -> StepTiming:
         """Timing constants of these engines."""
-        timing = CLASSES[self.machine].times(self.slower, self.prefill_slower)
+        timing = self._known_timing.times(self.slower, self.prefill_slower)
         return timing if self.kv_tokens is None else StepTiming(timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3, self.kv_tokens)
+
+    @property
+    def _known_timing(self) -> StepTiming:
+        rates = self.rates
+        if rates is None:
+            return CLASSES[self.machine or ""]
+        prompt = (rates.prefill_s_token, rates.prefill_s_token_ctx)
+        constants = (rates.step_s, *prompt, rates.step_s_seq, rates.step_s_token)
+        c0, c1, c1a, c2, c3 = (seconds * 1e3 for seconds in constants)
+        return StepTiming(c0, c1, c1a, c2, c3, self.kv_tokens or 0)
 
 
 class SignalDelays(Strict):

@@ -44,7 +44,7 @@ from policies.load import Mark
 from tenancy.accounts import Contents
 from tenancy.directory_ports import DirectorySource
 from tenancy.keys import Pepper
-from tenancy.stores.memory import MemoryAdapterStore, MemoryCachePurges, MemoryMemberStore, MemoryRolloutStore
+from tenancy.stores.memory import MemoryAdapterStore, MemoryCachePurges, MemoryMemberStore, MemoryModelRevisions, MemoryRolloutStore
 from tests.world.hosts import HERE, Host, here
 from tests.world.ledger import Ledger, Log, NothingWaits
 from tests.world.loop import VirtualLoop
@@ -204,7 +204,7 @@ def simulated(loop: VirtualLoop, parts: Parts, rng: random.Random, epoch_unix: f
     def watch(settings: Settings, stores: Stores, pepper: Pepper) -> DirectoryWatch:
         return DirectoryWatch(stores.directory, pepper, _NoFile(), wall, stores.close)  # type: ignore[arg-type]
 
-    registered = (MemoryMemberStore(), MemoryAdapterStore(), MemoryCachePurges())
+    registered = (MemoryMemberStore(), MemoryAdapterStore(), MemoryModelRevisions(), MemoryCachePurges())
     stores = Stores(parts.directory, *registered, parts.ledger, parts.rollouts, None, None, None, None, lambda: asyncio.sleep(0))
     with contextlib.ExitStack() as stack:
         for module in TIMED:

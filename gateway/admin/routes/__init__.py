@@ -22,6 +22,7 @@ from gateway.admin.routes.limits import add_item_routes
 from gateway.admin.routes.limits import limit_state_router as limit_state
 from gateway.admin.routes.limits import router as limits
 from gateway.admin.routes.live import router as live
+from gateway.admin.routes.models import router as models
 from gateway.admin.routes.organisations import router as organisations
 from gateway.admin.routes.policies import router as policies
 from gateway.admin.routes.prices import router as prices
@@ -50,6 +51,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     prices,
     usage,
     adapters,
+    models,
     cache,
     guards,
     queues,

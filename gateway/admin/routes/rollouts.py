@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, Field
 from starlette.responses import Response
 
+from domain.model_revisions import RevisionMissing
 from domain.rollouts import RolloutBook, StoredRollout
 from domain.strict import Strict
 from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
@@ -155,6 +156,7 @@ async def start(call: Posting, document: RolloutDocument) -> Response:
             registered = await store.load()
         adapters = {pool: {*names, *(one.name for one in registered if one.pool == pool)} for pool, names in call.parts.pools.items()}
         _check_pools(document, adapters)
+        await _check_revisions(call, document)
     else:
         _check_prompts(document, await asyncio.to_thread(call.parts.prompts))
     now = call.parts.wall()
@@ -352,6 +354,24 @@ def _check_prompts(document: RolloutDocument, existing: Collection[str]) -> None
                 or "none of it"
             )
             raise AdminProblem(400, "unknown_prompt", f"{param}: there is no prompt {name!r} here; there are: {versions}.", param)
+
+
+async def _check_revisions(call: AdminCall, document: RolloutDocument) -> None:
+    """Refuses pools that are pinned to a revision that the registry lacks, and a canary of a retired one."""
+    for reference, pools in call.parts.pinned.items():
+        used = [name for name in (document.baseline, document.canary) if name in pools]
+        if not used:
+            continue
+        model, _, revision = reference.rpartition("@")
+        async with call.parts.models() as store:
+            try:
+                found = await store.get(model, revision)
+            except RevisionMissing:
+                missing = f"pool {used[0]} is pinned to {reference}, which the registry of models lacks; register it first."
+                raise AdminProblem(400, "unknown_revision", missing, "baseline" if used[0] == document.baseline else "canary") from None
+        if document.canary in pools and found.retired_unix is not None:
+            retired = f"pool {document.canary} is pinned to {reference}, which is retired; pin it to another revision."
+            raise AdminProblem(409, "retired", retired, "canary")
 
 
 def _check_pools(document: RolloutDocument, pools: Mapping[str, Collection[str]]) -> None:

@@ -6,6 +6,7 @@ from tenancy.stores.memory.cache_purges import MemoryCachePurges
 from tenancy.stores.memory.counters import MemoryCounters, SteadyWall, up_time
 from tenancy.stores.memory.directory import MemoryDirectory
 from tenancy.stores.memory.members import MemoryMemberStore
+from tenancy.stores.memory.model_revisions import MemoryModelRevisions
 from tenancy.stores.memory.presence import MemoryPresence, MemoryRoom
 from tenancy.stores.memory.requests import MemoryRequests
 from tenancy.stores.memory.rollouts import MemoryRolloutStore
@@ -16,6 +17,7 @@ __all__ = [
     "MemoryCounters",
     "MemoryDirectory",
     "MemoryMemberStore",
+    "MemoryModelRevisions",
     "MemoryPresence",
     "MemoryRequests",
     "MemoryRolloutStore",

@@ -13,6 +13,7 @@ from tenancy.stores.sql.files import SqlFiles
 from tenancy.stores.sql.journal import SqlChange, SqlJournal
 from tenancy.stores.sql.ledger import SqlUsageStore
 from tenancy.stores.sql.members import SqlMemberStore
+from tenancy.stores.sql.model_revisions import SqlModelRevisions
 from tenancy.stores.sql.opening import StoreAway, StoreError, migrate, open_engine
 from tenancy.stores.sql.policy_versions import SqlPolicyVersions
 from tenancy.stores.sql.requests import SqlRequests
@@ -34,6 +35,7 @@ __all__ = [
     "SqlFiles",
     "SqlJournal",
     "SqlMemberStore",
+    "SqlModelRevisions",
     "SqlPolicyVersions",
     "SqlRequests",
     "SqlResponseKeeper",

@@ -11,6 +11,7 @@ from backends.dialects import DIALECTS
 from backends.discovery.probe import MAX_LIST_BYTES, poll
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
+from domain.model_revisions import Pinned
 from tests.scripted_server import Peer, scripted
 
 
@@ -87,3 +88,28 @@ async def test_polls_carry_the_engines_key() -> None:
     async with scripted(engine(reply(200, b""), reply(200, models("m")))) as server:
         assert await polled(server.url, authorization="Bearer engine-key") == ""
         assert b"\r\nauthorization: Bearer engine-key\r\n" in server.peers[0].received
+
+
+DIGEST = "sha256:0123456789ab" + "0" * 52
+
+
+@pytest.mark.parametrize(
+    ("names", "admit", "reason", "unproven"),
+    [
+        (("m", "m@sha256-0123456789ab"), False, "", ""),
+        (("m",), False, "does not prove revision m@v1: none of its names carries a digest", ""),
+        (("m", "m@sha256-ffffffffffff"), False, "does not prove revision m@v1: it serves m@sha256-ffffffffffff", ""),
+        (("m",), True, "", "does not prove revision m@v1: none of its names carries a digest"),
+        (("other", "other@sha256-0123456789ab"), True, "serves other", ""),
+    ],
+)
+async def test_an_engine_of_a_pinned_pool_proves_its_revision_by_a_name(
+    names: tuple[str, ...], admit: bool, reason: str, unproven: str
+) -> None:
+    async with SimEngine(SimSettings(models=names)) as sim:
+        way = RelayUpstream(endpoint(sim.url), time.monotonic, asyncio.get_running_loop())
+        result = await poll(way, DIALECTS["vllm"], "m", Pinned("m@v1", DIGEST, admit))
+        await way.close()
+    assert result.reason.startswith(reason)
+    assert result.unproven.startswith(unproven)
+    assert (bool(result.reason), bool(result.unproven), result.wrong) == (bool(reason), bool(unproven), bool(reason))

@@ -6,6 +6,7 @@ from backends.launch.check import EngineNeeds, compare, needs_of
 from backends.launch.engine_facts import EngineFacts
 from backends.launch.manifest import manifest_for, manifests
 from backends.launch.resolve import resolve
+from domain.model_revisions import Pinned
 
 GOOD = EngineFacts(
     served_names=("m",),
@@ -120,3 +121,35 @@ def test_needs_of_a_configuration_are_what_it_says() -> None:
     )
     assert not needs("vllm-embeddings").generates
     assert not needs("sglang-embeddings").generates
+
+
+DIGEST = "sha256:0123456789ab" + "0" * 52
+
+
+def test_a_live_engine_proves_the_revision_of_its_pool_or_the_finding_says_what_it_serves() -> None:
+    pinned = EngineNeeds(pinned=Pinned("m@v1", DIGEST))
+    admitted = EngineNeeds(pinned=Pinned("m@v1", DIGEST, admit=True))
+
+    def revision(names: tuple[str, ...] | None, needs: EngineNeeds) -> tuple[str, str]:
+        facts = msgspec.structs.replace(GOOD, served_names=names)
+        (finding,) = [one for one in compare("vllm", facts, needs) if one.what == "revision"]
+        return finding.state, finding.text
+
+    assert revision(("m", "m@sha256-0123456789ab"), pinned) == ("ok", "proves m@v1")
+    state, text = revision(("m",), pinned)
+    assert (state, "none of its names carries a digest" in text, "render --revision m@v1" in text) == ("wrong", True, True)
+    assert revision(("m@sha256-ffffffffffff",), pinned)[0] == "wrong"
+    assert revision(("m",), admitted)[0] == "note"
+    assert revision(None, pinned)[0] == "unread"
+    assert not [one for one in compare("vllm", GOOD, EngineNeeds()) if one.what == "revision"]
+
+
+@pytest.mark.parametrize(("name", "served"), [("vllm-8b", "llama-3.1-8b"), ("sglang-8b", "llama-3.1-8b@sha256-0123456789ab")])
+def test_an_engine_launched_with_a_digest_needs_to_prove_it(name: str, served: str) -> None:
+    config = load(name)
+    launch = resolve(config, manifest_for(config.engine, config.version), {"digest": DIGEST})
+    assert launch.served_name == served
+    wanted = needs_of(launch)
+    assert wanted.pinned == Pinned("llama-3.1-8b", DIGEST)
+    assert wanted.served_name == served
+    assert any(word.endswith("@sha256-0123456789ab") for word in launch.command)

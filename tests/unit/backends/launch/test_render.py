@@ -110,3 +110,41 @@ def test_the_text_is_what_was_looked_at(name: str, form: str) -> None:
     if os.environ.get("TIDEGATE_RENDER") == "1":
         file.write_text(text)
     assert text == file.read_text()
+
+
+DIGEST = "sha256:0123456789ab" + "0" * 52
+
+
+def test_every_form_checks_the_digest_before_it_starts_the_engine(tmp_path: Path) -> None:
+    launch = launched("vllm-8b", {"digest": DIGEST, "model": "/models/m", "host": "0.0.0.0"})
+    check = f"tidegate model digest /models/m --expect {DIGEST}"
+    names = "--served-model-name llama-3.1-8b llama-3.1-8b@sha256-0123456789ab"
+    script = shell(launch)
+    assert script.index(f"\n{check} >/dev/null\n") < script.index("\nexec ")
+    assert names in script
+    unit = systemd(launch)
+    assert unit.index(f"\nExecStartPre=/usr/bin/env {check}\n") < unit.index("\nExecStart=")
+    services = yaml.safe_load(compose(launch))["services"]
+    assert services["vllm-8b"]["depends_on"] == {"vllm-8b-digest": {"condition": "service_completed_successfully"}}
+    digest = services["vllm-8b-digest"]
+    assert [*digest["entrypoint"], *digest["command"]] == check.split()
+    deployment, _ = yaml.safe_load_all(kubernetes(launch))
+    (first,) = deployment["spec"]["template"]["spec"]["initContainers"]
+    assert [*first["command"], *first["args"]] == check.split()
+    assert first["volumeMounts"] == [{"name": "models", "mountPath": "/models", "readOnly": True}]
+
+
+def test_a_script_does_not_start_the_engine_on_other_weights(tmp_path: Path) -> None:
+    (tmp_path / "tidegate").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "engine").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    for file in ("tidegate", "engine"):
+        (tmp_path / file).chmod(0o755)
+    launch = _at(launched("vllm-8b", {"digest": DIGEST}), str(tmp_path / "engine"))
+    (tmp_path / "run.sh").write_text(shell(launch))
+    done = subprocess.run(["sh", str(tmp_path / "run.sh")], check=False, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert (done.returncode, (tmp_path / "started").exists()) == (1, False)
+
+
+def test_a_digest_that_is_none_is_refused() -> None:
+    with pytest.raises(LaunchError, match="write sha256: and 64 digits"):
+        launched("vllm-8b", {"digest": "abc"})

@@ -83,7 +83,21 @@ def test_the_reference_has_every_command_with_its_own_options() -> None:
     assert "[the gateway](#the-gateway), which has to run (no `--offline`)" in drain
 
 
-SHARED_VERBS = {"apply", "check", "create", "delete", "disable", "enable", "list", "render", "resume", "set", "show"}
+SHARED_VERBS = {
+    "apply",
+    "check",
+    "create",
+    "delete",
+    "digest",
+    "disable",
+    "enable",
+    "list",
+    "profile",
+    "render",
+    "resume",
+    "set",
+    "show",
+}
 """Verbs that mean the same in every group."""
 OWN_VERBS = {
     "abort",
@@ -92,14 +106,13 @@ OWN_VERBS = {
     "blocks",
     "close",
     "diff",
-    "digest",
     "drain",
     "explain",
     "export",
     "fetch",
-    "forecast",
-    "findings",
     "find",
+    "findings",
+    "forecast",
     "history",
     "litellm",
     "next",
@@ -108,7 +121,9 @@ OWN_VERBS = {
     "purge",
     "raise",
     "refusals",
+    "register",
     "reload",
+    "retire",
     "revoke",
     "rollback",
     "rotate",

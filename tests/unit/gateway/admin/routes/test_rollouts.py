@@ -1,5 +1,6 @@
 """Rollouts over the API: start, see, decide; what is refused, what is written down, what is told."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from starlette.routing import Mount
 
 from domain.adapters import RegisteredAdapter
 from domain.rollouts import StoredRollout
 from gateway.rollouts.keeper import RolloutKeeper
 from policies.rollout.state import read, state_text
-from tenancy.stores.sql import SqlRolloutStore
+from tenancy.stores.sql import SqlModelRevisions, SqlRolloutStore
 from tests.admin_harness import API, OWNER, Admin, Reloads, admin_port, bearer
 
 ROLLOUTS = f"{API}/rollouts"
@@ -259,3 +261,17 @@ async def test_a_rollout_is_found_by_its_id_also_when_another_has_its_name(admin
     found = [(await admin.client.get(f"{ROLLOUTS}/{name}", headers=OWNER)).json() for name in (first["id"], second["id"], "v2")]
     assert [one["id"] for one in found] == [first["id"], second["id"], second["id"]]
     assert [one["open"] for one in found] == [False, True, True]
+
+
+async def test_pools_that_are_pinned_compare_revisions_that_the_registry_has(admin: Admin) -> None:
+    (mount,) = (route for route in admin.app.routes if isinstance(route, Mount))
+    mount.app.state.parts = dataclasses.replace(admin.parts, pinned={"tide@v2": ["chat-v2"]})  # type: ignore[attr-defined]
+    status, code, message = error(await start(admin))
+    assert (status, code) == (400, "unknown_revision")
+    assert "pool chat-v2 is pinned to tide@v2, which the registry of models lacks" in message
+    body = {"model": "tide", "revision": "v2", "weights": "/models/tide", "digest": "sha256:" + "ab" * 32}
+    assert (await admin.client.post(f"{API}/model-revisions", json=body, headers=OWNER)).status_code == 201
+    assert (await start(admin)).status_code == 201
+    assert (await decide(admin, "abort", reason="next")).status_code == 200
+    await SqlModelRevisions(admin.engine).retire("tide", "v2", 1.0)
+    assert error(await start(admin))[:2] == (409, "retired")

@@ -1,0 +1,106 @@
+"""`tidegate engine profile` on simulated engines: what it keeps, where it refuses, and how two engines stand side by side."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from backends.simengine import SimEngine, SimSettings
+from backends.simengine.settings import PRESETS
+from gateway.cli import app
+from routing.profile import read_profile, step_s, ttft_s
+from routing.rates import Rates
+from tests.command_line import Commands, Result
+from tests.timing import until
+from tests.unit.gateway.cli.test_models import config, weights
+
+__all__ = ["config", "weights"]
+
+QUICK = ("--longest", "128", "--sequences", "2", "--minutes", "0.05")
+
+
+def sim(**fields: Any) -> SimEngine:
+    return SimEngine(SimSettings(**{"models": ("m",), "speed": 20.0, **fields}))
+
+
+async def run(*arguments: str, group: str = "engine") -> Result:
+    return await asyncio.to_thread(Commands(env={"COLUMNS": "200"}).invoke, app, [group, *arguments])
+
+
+async def test_two_engines_are_measured_compared_drawn_and_written(tmp_path: Path) -> None:
+    async with sim() as first, sim(preset="h100-70b-tp4") as second:
+        prices = ("--usd-per-hour", "2", "--usd-per-hour", "8")
+        files = ("--out", str(tmp_path / "p.json"), "--plot", str(tmp_path / "p.png"))
+        done = await run("profile", first.url, "--compare", second.url, *prices, *files, *QUICK)
+    assert done.exit_code == 0, done.output
+    profile = read_profile((tmp_path / "p.json").read_bytes())
+    assert (profile.engine, profile.served, profile.kv_tokens, profile.usd_per_hour) == ("vllm", "m", PRESETS["h100-8b"].kv_tokens, 2.0)
+    assert profile.cold_start_s is None
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert f"A: {first.url}" in done.stdout
+    assert f"B: {second.url}" in done.stdout
+    assert "dollars per million tokens, 2 sequences" in done.stdout
+    assert "450,000 tokens" in done.stdout
+
+
+async def test_an_engine_with_requests_is_left_alone_unless_forced() -> None:
+    async with sim(speed=0.05) as engine, httpx.AsyncClient(timeout=60, verify=False) as client:
+        body = {"model": "m", "prompt": "a b c", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        async with client.stream("POST", f"{engine.url}/v1/completions", json=body) as reply:
+            lines = reply.aiter_lines()  # kept: a generator that nobody holds closes its stream
+            await anext(lines)
+            await until(lambda: len(engine.received) == 1)
+            refused = await run("profile", engine.url, *QUICK)
+    assert refused.exit_code == 1
+    assert "1 running and 0 waiting requests: measuring would disturb them" in refused.stderr
+    assert "say --force" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("nonsense",), 2, "no address of an engine"),
+        (("http://127.0.0.1:1",), 1, "127.0.0.1:1"),
+        (("http://127.0.0.1:1", "--dialect", "x"), 2, "--dialect 'x' is unknown"),
+    ],
+)
+async def test_what_is_no_engine_is_named(arguments: tuple[str, ...], code: int, words: str) -> None:
+    refused = await run("profile", *arguments)
+    assert (refused.exit_code, words in refused.stderr) == (code, True), refused.stderr
+
+
+async def test_a_profile_is_kept_only_with_the_revision_that_the_engine_proves(config: str, weights: Path, tmp_path: Path) -> None:
+    at = ("-c", config, "--offline")
+    assert (await run("register", "tide-8b@v1", str(weights), *at, group="model")).exit_code == 0
+    shown = json.loads((await run("show", "tide-8b@v1", "--json", *at, group="model")).stdout)
+    async with sim() as plain:
+        refused = await run("profile", plain.url, "--save", "tide-8b@v1", *QUICK, *at)
+    assert refused.exit_code == 1
+    assert "does not prove revision tide-8b@v1" in refused.stderr
+    async with sim(models=("tide-8b", f"tide-8b{shown['proof']}")) as proves:
+        kept = await run("profile", proves.url, "--save", "tide-8b@v1", *QUICK, *at)
+    assert kept.exit_code == 0, kept.output
+    assert "kept with tide-8b@v1" in kept.stdout
+    printed = await run("profile", "tide-8b@v1", *at, group="model")
+    assert read_profile(printed.stdout).served == "tide-8b"
+    assert "no revision tide-8b@v9" in (await run("profile", proves.url, "--save", "tide-8b@v9", *at)).stderr
+
+
+@pytest.mark.slow
+async def test_the_speed_of_a_simulated_engine_is_found_within_a_fifth(tmp_path: Path) -> None:
+    """Ten times slower than its preset, so that what this machine adds to each time is small."""
+    timing = PRESETS["h100-8b"]
+    truth = Rates(*(constant / 1e3 / 0.1 for constant in (timing.c0, timing.c1, timing.c1a, timing.c0, timing.c2, timing.c3)))
+    async with sim(speed=0.1) as engine:
+        limits = ("--longest", "2048", "--sequences", "4", "--minutes", "2")
+        done = await run("profile", engine.url, "--out", str(tmp_path / "p.json"), *limits)
+    assert done.exit_code == 0, done.output
+    profile = read_profile((tmp_path / "p.json").read_bytes())
+    for length in (128, 600, 2048):
+        assert ttft_s(profile.prior, length) == pytest.approx(ttft_s(truth, length), rel=0.2)
+    for sequences in (1, 4):
+        assert step_s(profile.prior, sequences, sequences * 500) == pytest.approx(step_s(truth, sequences, sequences * 500), rel=0.2)
+    assert profile.error_share < 0.2

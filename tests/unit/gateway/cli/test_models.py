@@ -1,0 +1,122 @@
+"""`tidegate model`: digests, and the registry on a database without a gateway."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import app
+from tests.command_line import Commands, Result
+from tests.unit.backends.launch.test_weights_digest import CONFIG, safetensors
+
+SETTINGS = """
+pools:
+  - name: chat
+    model: tide-8b
+    revision: v1
+    pinned: {{digest: "sha256:{digest}"}}
+    backends: [{{id: gpu-0, url: "http://10.0.0.1:8000"}}]
+"""
+
+
+def run(*arguments: str) -> Result:
+    return Commands(env={"COLUMNS": "250"}).invoke(app, ["model", *arguments])
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "model.safetensors").write_bytes(safetensors())
+    return folder
+
+
+def test_the_digest_is_printed_and_compared(weights: Path, tmp_path: Path) -> None:
+    printed = run("digest", str(weights))
+    assert (printed.exit_code, printed.stdout.startswith("sha256:")) == (0, True)
+    digest = printed.stdout.strip()
+    assert json.loads(run("digest", str(weights), "--json").stdout) == {
+        **{"digest": digest, "architecture": "LlamaForCausalLM", "precision": "bfloat16", "context": 32768},
+        "bytes": sum(file.stat().st_size for file in weights.iterdir()),
+    }
+    assert run("digest", str(weights), "--expect", digest).exit_code == 0
+    differs = run("digest", str(weights), "--expect", "sha256:" + "0" * 64)
+    assert (differs.exit_code, "and not sha256:000" in differs.stderr) == (1, True)
+    assert (none := run("digest", str(tmp_path / "none"))).exit_code == 1, none.output
+
+
+@pytest.fixture
+def config(tmp_path: Path, weights: Path) -> str:
+    digest = run("digest", str(weights)).stdout.strip().removeprefix("sha256:")
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "tidegate.pepper").write_text("0" * 64)
+    (tmp_path / "tidegate.yaml").write_text(SETTINGS.format(digest=digest))
+    return str(tmp_path / "tidegate.yaml")
+
+
+def test_a_revision_is_registered_from_its_files_and_lives_on_the_database(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+    made = run("register", "tide-8b@v1", str(weights), "--tp", "4", "--adapter", "support", "--launch", "vllm-8b", *at)
+    assert made.exit_code == 0, made.output
+    assert "tide-8b@v1 registered: sha256:" in made.stdout
+    shown = json.loads(run("show", "tide-8b@v1", "--json", *at).stdout)
+    assert (shown["context_tokens"], shown["precision"], shown["architecture"]) == (32768, "bfloat16", "LlamaForCausalLM")
+    assert (shown["layout"]["tensor"], shown["adapters"], shown["launch"], shown["pools"]) == (4, ["support"], "vllm-8b", ["chat"])
+    assert "pinned: {model: tide-8b, digest: sha256:" in run("show", "tide-8b@v1", *at).stdout
+    digest = shown["digest"]
+    other = run("register", "tide-8b@v0", "s3://bucket/tide", "--digest", digest, "--precision", "fp8", *at)
+    assert other.exit_code == 0, other.output
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in run("list", *at).stdout.splitlines() if "@v" in line]
+    assert [(row[0], row[2], row[4], row[6]) for row in rows] == [
+        ("tide-8b@v0", "fp8", "1 GPU", "registered"),
+        ("tide-8b@v1", "bfloat16", "tp4", "registered"),
+    ]
+    used = run("retire", "tide-8b@v1", "--yes", *at)
+    assert (used.exit_code, "pool chat is pinned to it" in used.stderr) == (1, True)
+    assert run("retire", "tide-8b@v0", "--yes", *at).exit_code == 0
+    assert json.loads(run("show", "tide-8b@v0", "--json", *at).stdout)["retired_unix"] is not None
+
+
+def test_what_cannot_be_registered_says_what_to_do(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+    for arguments, words in {
+        ("tide-8b", str(weights)): "write MODEL@REVISION",
+        ("tide-8b@v1", "models/x"): "is no reference to weights",
+        ("tide-8b@v1", "s3://bucket/x"): "name a copy with --files, or say the digest",
+        ("tide-8b@v1", str(weights), "--digest", "sha256:" + "0" * 64): "and not sha256:000",
+        ("tide-8b@v1", str(weights), "--launch", "vllm-9b"): "did you mean vllm-8b?",
+    }.items():
+        refused = run("register", *arguments, *at)
+        assert refused.exit_code in (1, 2), refused.output
+        assert words in refused.stderr
+    unknown = run("show", "tide-8b@v9", *at)
+    assert (unknown.exit_code, "no revision tide-8b@v9; `tidegate model list`" in unknown.stderr) == (1, True)
+
+
+def test_a_launch_of_a_revision_serves_its_weights_under_a_name_that_proves_them(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+    assert run("register", "tide-8b@v1", str(weights), *at).exit_code == 0
+    digest = run("digest", str(weights)).stdout.strip()
+
+    def engine(*arguments: str) -> Result:
+        return Commands(env={"COLUMNS": "250"}).invoke(app, ["engine", *arguments])
+
+    rendered = engine("render", "vllm-8b", "--revision", "tide-8b@v1", *at)
+    assert rendered.exit_code == 0, rendered.output
+    assert f"tidegate model digest {weights} --expect {digest}" in rendered.stdout
+    assert f"--served-model-name tide-8b tide-8b@sha256-{digest[7:19]}" in rendered.stdout
+    apart = engine("render", "vllm-70b-tp4", "--revision", "tide-8b@v1", *at)
+    assert (apart.exit_code, "registered for tensor parallelism 1, and --tensor-parallel-size is 4" in apart.stderr) == (1, True)
+    assert "there is no revision tide-8b@v7" in engine("render", "vllm-8b", "--revision", "tide-8b@v7", *at).stderr
+    (weights / "config.json").write_text("{}")
+    refused = engine("run", "vllm-8b", "--set", f"digest={digest}", "--set", f"model={weights}", "--executable", "/bin/false")
+    assert (refused.exit_code, "the engine is not started: " in refused.stderr, "these are other weights" in refused.stderr) == (
+        1,
+        True,
+        True,
+    )
+    other = run("register", "tide-8b@v2", "s3://bucket/x", "--digest", digest, *at)
+    assert other.exit_code == 0
+    assert run("retire", "tide-8b@v2", "--yes", *at).exit_code == 0
+    assert "tide-8b@v2 is retired" in engine("render", "vllm-8b", "--revision", "tide-8b@v2", *at).stderr
