@@ -1,22 +1,22 @@
 """Fleet membership: the wanted backends, their sources, and how contradicting sources are merged.
 
-Values only. Every source (settings, a file, DNS, the admin API's registrations) returns the same values, so that their readers
+Values only. Every source (settings, a file, DNS, Kubernetes, the admin API's registrations) returns the same values, so that their readers
 need not know which source it was.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 import msgspec
 
-Owner = Literal["static", "file", "dns", "registered"]
+Owner = Literal["static", "file", "dns", "kubernetes", "registered"]
 """The source that a backend is written in, and from which it can be removed."""
 
 Role = Literal["both", "prefill", "decode"]
 """Whether a backend serves requests whole (`both`, the usual engine), or only computes prompts or decodes (`routing.disaggregation`)."""
 
-RANK: Final[tuple[Owner, ...]] = ("static", "file", "dns", "registered")
+RANK: Final[tuple[Owner, ...]] = ("static", "file", "dns", "kubernetes", "registered")
 """Precedence of sources that name the same id: first the source that is harder to change by mistake or from outside."""
 
 MAX_CLASHES: Final = 20
@@ -26,6 +26,7 @@ OWNED_BY: Final[dict[Owner, str]] = {
     "static": "tidegate.yaml",
     "file": "the pool's discover.file",
     "dns": "the pool's discover.dns",
+    "kubernetes": "the pool's discover.kubernetes",
     "registered": "the admin API",
 }
 """Each source in an operator's words."""
@@ -153,6 +154,15 @@ class MemberSource(Protocol):
 
     async def read(self) -> Sequence[Member]:
         """All wanted backends of the source. Raises SourceError."""
+        ...
+
+
+@runtime_checkable
+class ConnectedSource(Protocol):
+    """A source that keeps a connection between two reads."""
+
+    async def close(self) -> None:
+        """Close the connection."""
         ...
 
 

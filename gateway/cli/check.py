@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
@@ -110,6 +111,7 @@ def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list
     warned = [] if policies is None else [*policies.warnings, *unknown_tenants(policies, settings)]
     return [
         *_missing_secrets(settings),
+        *_missing_client(settings),
         *_uncounted(settings),
         *_counters(settings),
         *_kept_answers(settings),
@@ -193,7 +195,7 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
     for pool in settings.pools:
         count = len(pool.backends)
         discover = pool.discover
-        discovery = "" if discover is None else f", more from {f'file {discover.file}' if discover.file else f'DNS {discover.dns}'}"
+        discovery = "" if discover is None else f", more from {discover.in_words}"
         about = f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}"
         lines.append(f"{about}, {count} backend{'s' * (count != 1)}{discovery}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
@@ -213,6 +215,13 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
     verdict = f"ok, policies{of}, not known here" if policies is None else f"ok, policies{of} {policies.digest}"
     for line in [*lines, verdict]:
         out.print(line, markup=False, soft_wrap=True)
+
+
+def _missing_client(settings: Settings) -> list[str]:
+    """A note where pools are found in Kubernetes and its client, an extra, is not installed here."""
+    pools = [f"pools[{i}]" for i, pool in enumerate(settings.pools) if pool.discover is not None and pool.discover.kubernetes is not None]
+    missing = bool(pools) and find_spec("lightkube") is None
+    return [f"{pools[0]}.discover.kubernetes needs lightkube: pip install 'tidegate[kubernetes]'"] if missing else []
 
 
 def _missing_secrets(settings: Settings) -> list[str]:

@@ -1,15 +1,14 @@
 """The settings of one pool: its model, its engines' dialect, its backends, and where they are discovered.
 
 `PoolSettings` is the whole pool. `BackendSettings` is one backend, whether `tidegate.yaml` or a discovery file lists it, with the endpoints
-of its KV events (`KvEventsSettings`) and of its load push (`LoadPushSettings`). `DiscoverSettings` is the file or DNS name that lists a
-pool's backends, and the networks that such backends may be in. `ConcurrencyLimitSettings`, `LoraSettings`, `HedgeSettings` and
+of its KV events (`KvEventsSettings`) and of its load push (`LoadPushSettings`). `checked_networks` is about the networks that
+discovered backends may be in. `ConcurrencyLimitSettings`, `LoraSettings`, `HedgeSettings` and
 `ThinkingAsEffortSettings` are the sections `limit`, `loras`, `hedge` and `thinking_as_effort`. Checks across these fields are in
 `gateway/config/checks.py`.
 """
 
-import re
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
@@ -21,7 +20,8 @@ from backends.reach import networks_of
 from domain.membership import KvEvents, LoadPush, Member, Owner, Role, Traits
 from domain.model_revisions import PROOF_DIGITS, Pinned
 from domain.strict import Strict
-from gateway.config.addresses import checked_engine_url, checked_events_endpoint, checked_host, checked_load_endpoint, split_address
+from gateway.config.addresses import checked_engine_url, checked_events_endpoint, checked_load_endpoint, split_address
+from gateway.config.discover import DiscoverSettings
 from gateway.config.secrets import File, SecretReference
 from routing.disaggregation import DisaggregationSettings
 from routing.room import HEADROOM
@@ -226,10 +226,6 @@ class LoraSettings(Strict):
     )
 
 
-_SERVICE: Final = re.compile(r"(^|\.)_")
-"""The underscore that begins labels of SRV names: `_http._tcp.engines.example`."""
-
-
 def checked_networks(texts: list[str]) -> list[str]:
     """The texts themselves, if each is a network as address/bits.
 
@@ -244,39 +240,6 @@ def checked_networks(texts: list[str]) -> list[str]:
                 f"has {text[:64]!r}, which is no network; write address/bits without host bits, for instance 10.0.0.0/8"
             ) from None
     return texts
-
-
-class DiscoverSettings(Strict):
-    """The source of a pool's backends while the gateway runs: a file or a DNS name."""
-
-    file: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=4096,
-        description="A YAML file with `backends`, relative to the settings file; read again whenever it changes.",
-    )
-    dns: str | None = Field(default=None, max_length=253, description="A DNS name that resolves to the backends.")
-    record: Literal["a", "srv"] = Field(
-        default="a", description="`a`: A and AAAA records, with `port`; `srv`: SRV records, which contain host and port."
-    )
-    port: int | None = Field(default=None, ge=1, le=65_535, description="Port of every backend, with `record: a`.")
-    scheme: Literal["http", "https"] = Field(default="http", description="Scheme of the URLs of backends found by DNS.")
-    every_s: float = Field(default=5.0, ge=0.5, le=3600, description="Time between two resolutions of the name.")
-
-    @field_validator("dns")
-    @classmethod
-    def _name(cls, dns: str | None) -> str | None:
-        if dns is not None:
-            checked_host(_SERVICE.sub(r"\1", dns))
-        return dns
-
-    @model_validator(mode="after")
-    def _one(self) -> "DiscoverSettings":
-        if (self.file is None) == (self.dns is None):
-            raise ValueError("names no place, or two; write either {file: backends.yaml} or {dns: name, port: 8000}")
-        if self.dns is not None and (self.port is None) != (self.record == "srv"):
-            raise ValueError("does not say which port; write port with record: a, and none with record: srv, whose answer has it")
-        return self
 
 
 class HedgeSettings(Strict):
@@ -461,7 +424,9 @@ class PoolSettings(Strict):
         description="Send short streamed requests to a second engine when the first does not begin in time, at most 2 % of them; `{}` "
         "for the defaults.",
     )
-    discover: DiscoverSettings | None = Field(default=None, description="Source of further backends: {file: …} or {dns: …}.")
+    discover: DiscoverSettings | None = Field(
+        default=None, description="Source of further backends: {file: …}, {dns: …} or {kubernetes: …}."
+    )
     scale: ScaleSettings | None = Field(
         default=None, description="Recommend how many backends the pool should have; `{}` for the defaults."
     )

@@ -83,7 +83,7 @@ class RoutingSettings(Strict):
     """Routing settings of every worker."""
 
     region: Region = Field(
-        default="", description="Region of this gateway and of its callers: the `weighted` policy may prefer backends of that region."
+        default="", description="Region or zone of this gateway and of its callers: the `weighted` policy may prefer backends there."
     )
     index_blocks: int = Field(
         default=DEFAULT_INDEX_BLOCKS,

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from domain.clock import Clock
-from domain.membership import Member, MemberSource, Owner, SourceError, SourceState, merged
+from domain.membership import ConnectedSource, Member, MemberSource, Owner, SourceError, SourceState, merged
 from gateway.fleet.loops import Loops
 from gateway.fleet.roster import Roster
 from gateway.fleet.sources import LastGood, OrdersUnreadable
@@ -182,6 +182,12 @@ class Membership:
         drained = self._drained
         ordered = {i: msgspec.structs.replace(m, drain_grace_s=drained[i]) if i in drained else m for i, m in members.items()}
         self._roster.apply(ordered)
+
+    async def close(self) -> None:
+        """Close the connections of sources that keep one; nothing reads any more."""
+        for source in self._sources:
+            if isinstance(source, ConnectedSource):
+                await source.close()
 
     def states(self) -> tuple[SourceState, ...]:
         """The state of every source: its members, its trouble, and the age of its answer."""

@@ -96,7 +96,7 @@ class Roster:
                     self._leave(entry, member)
             elif member.drain_grace_s is not None:
                 if entry.until is None or entry.leaving or entry.member.drain_grace_s != member.drain_grace_s:
-                    self._drain(entry, member.drain_grace_s, "drained by an operator")
+                    self._drain(entry, member.drain_grace_s, self._why_drained(member))
                 entry.leaving = False
                 entry.stays_until = None
                 entry.member = member
@@ -128,6 +128,11 @@ class Roster:
         )
 
     @staticmethod
+    def _why_drained(member: Member) -> str:
+        # an operator may have drained one of these, too; then both names are right
+        return "terminating in Kubernetes, or drained by an operator" if member.owner == "kubernetes" else "drained by an operator"
+
+    @staticmethod
     def _why_leaving(member: Member, now_wanted: Member | None) -> str:
         return f"leaving: {OWNED_BY[member.owner]} no longer names it" if now_wanted is None else "leaving: its address has changed"
 
@@ -145,7 +150,7 @@ class Roster:
         entry = self._entries[member.id] = _RosterEntry(member, upstream, [attach(member) for attach in self._attach])
         log.info("backend joins", pool=member.pool, backend=member.id, source=member.owner)
         if member.drain_grace_s is not None:
-            self._drain(entry, member.drain_grace_s, "drained by an operator")
+            self._drain(entry, member.drain_grace_s, self._why_drained(member))
 
     def _drain(self, entry: _RosterEntry, grace_s: float, why: str) -> None:
         deps = self._deps

@@ -6,7 +6,7 @@ Adapters made here come and go with backends; adapters made in `gateway/wiring/r
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Container, Coroutine
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from backends.clients.endpoint import EngineEndpoint, endpoint, is_local, resolv
 from backends.clients.http1 import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.dns import DnsSource, system_lookup
+from backends.discovery.kubernetes import ClusterAccess, KubernetesSource, SliceQuery
 from backends.discovery.probe import Prober, poll
 from backends.fetch import FetchError, fetch
 from backends.load_reports import Decode
@@ -25,6 +26,7 @@ from backends.reach import Reach, networks_of
 from backends.signals import Signals
 from domain.clock import Clock
 from domain.membership import Member, MemberSource
+from gateway.config.discover import KubernetesSettings
 from gateway.config.load import PoolSettings, Settings
 from gateway.config.secrets import read_reference
 from gateway.config.trust import TlsFiles
@@ -53,6 +55,10 @@ SIGNALS_WITHIN_S: Final = 1.0
 
 MAX_SIGNALS_BYTES: Final = 1024 * 1024
 """A metrics page has 20 to 300 KB; it is parsed in one turn of the event loop."""
+
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes mounts token, CA and namespace of a pod's service account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,7 @@ class FleetParts:
 
     async def close(self) -> None:
         """Close every connection to engines."""
+        await self.membership.close()
         await self.roster.close()
         await self.kv_watch.close()
         await self.load_watch.close()
@@ -156,7 +163,7 @@ def fleet_for(
     roster = Roster(deps, upstreams.for_requests, attach, settings.drain.grace_s)
     last_good = None if run_dir is None else LastGood(run_dir, deps.wall)
     orders: Callable[[], Any] = dict if run_dir is None else partial(read_orders, run_dir)
-    sources = [*_sources(settings), *([registered] if registered else [])]
+    sources = [*_sources(settings, deps), *([registered] if registered else [])]
     membership = Membership(sources, upstreams.pools, roster, deps.clock, orders, last_good)
     kv_watch, load_watch = kv_listener.watch, load_listener.watch
     return FleetParts(roster, membership, fleet_watch, health_watch, signal_watch, kv_watch, load_watch, zeromq, upstreams.tls)
@@ -182,7 +189,7 @@ def _root(pool: PoolSettings, secret: bytes, loras: LoraLoader, lora: str | None
     return None if digest is None or not salt else root_of(pool.model, pool.revision, digest, salt, secret)
 
 
-def _sources(settings: Settings) -> list[MemberSource]:
+def _sources(settings: Settings, deps: Deps) -> list[MemberSource]:
     static = [b.member(pool.name, "static") for pool in settings.pools for b in pool.backends]
     sources: list[MemberSource] = [StaticSource(static)]
     sources += [FileSource(pool, path, os.environ) for pool, path in backends_files(settings).items()]
@@ -191,7 +198,38 @@ def _sources(settings: Settings) -> list[MemberSource]:
             d = pool.discover
             lookup = system_lookup(d.dns or "", d.port)
             sources.append(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup))
+        if pool.discover is not None and (k := pool.discover.kubernetes) is not None:
+            query = SliceQuery(
+                pool.name,
+                k.namespace or _text_of(SERVICE_ACCOUNT / "namespace") or "default",
+                k.service or "",
+                k.selector or "",
+                k.port,
+                pool.discover.scheme,
+                k.role,
+                settings.drain.grace_s,
+            )
+            sources.append(KubernetesSource(query, cluster_access(k, settings.base_dir, os.environ), deps.clock, deps.rng))
     return sources
+
+
+def cluster_access(written: KubernetesSettings, base_dir: Path, environ: Mapping[str, str]) -> ClusterAccess:
+    """The API server of the settings; without an address the one of the cluster that this process runs in."""
+    if written.address is not None:
+        token_file, ca = (None if name is None else str(base_dir / name) for name in (written.token_file, written.ca))
+        return ClusterAccess(written.address, token_file, ca)
+    host = environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+    shown = f"[{host}]" if ":" in host else host
+    token_file = str(base_dir / (written.token_file or SERVICE_ACCOUNT / "token"))
+    ca = str(base_dir / (written.ca or SERVICE_ACCOUNT / "ca.crt"))
+    return ClusterAccess(f"https://{shown}:{environ.get('KUBERNETES_SERVICE_PORT', '443')}", token_file, ca)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def registry_for(settings: Settings, slot: WorkerSlot) -> Registry:
@@ -243,7 +281,7 @@ class _Upstreams:
             idle_s=self.settings.engines.idle_connection_s,
             max_connections=max_connections,
             address=member.address,
-            reach=self.reach if member.owner in ("dns", "registered") else None,
+            reach=self.reach if member.owner in ("dns", "kubernetes", "registered") else None,
             tls=self.tls.of(member.pool),
         )
 

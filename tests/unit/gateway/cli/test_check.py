@@ -135,6 +135,18 @@ def test_a_secret_that_is_not_here_is_a_note(site, monkeypatch):
     assert result.stderr.startswith("note: pools[0].api_key: environment variable TIDEGATE_TEST_ENGINE_KEY is empty")
 
 
+def test_a_client_of_kubernetes_that_is_not_here_is_a_note(site, monkeypatch):
+    more = "    discover: {kubernetes: {service: chat}}\n"
+    (site / "tidegate.yaml").write_text(SETTINGS + more)
+    here = run("check")
+    assert "more from Kubernetes chat" in here.stdout
+    assert "lightkube" not in here.stderr
+    monkeypatch.setattr("gateway.cli.check.find_spec", lambda name: None)
+    missing = run("check")
+    assert missing.exit_code == 0
+    assert "note: pools[0].discover.kubernetes needs lightkube: pip install 'tidegate[kubernetes]'" in missing.stderr
+
+
 def test_a_backend_in_two_places_is_told_as_the_gateway_tells_it_with_its_place(site):
     more = """\
     discover: {file: more.yaml}

@@ -164,3 +164,15 @@ async def test_a_starting_worker_to_which_dns_says_nobody_takes_over_what_the_ot
         await starting.membership.first()
         assert ("chat-10.0.0.1-8000" not in starting.roster.wanted) == believed
         assert (kept.load(dns()) or ([], 0.0))[0] == [] if believed else len((kept.load(dns()) or ([], 0.0))[0]) == 1
+
+
+async def test_sources_that_keep_a_connection_are_closed() -> None:
+    class Connected(Source):
+        closed = False
+
+        async def close(self) -> None:
+            self.closed = True
+
+    source = Connected(B)
+    await World(source).membership.close()
+    assert source.closed

@@ -52,6 +52,23 @@ def test_weights_are_free(weight: str, better: dict[str, object]) -> None:
     assert decide(policy_instance("weighted", {weight: 0.3}), load_table, request, rng=RNG).backends[0].id == "b"
 
 
+@pytest.mark.parametrize("weight", [0.01, 0.05, 0.1, 0.2])
+def test_the_own_zone_is_worth_a_queue_as_long_as_its_weight_says_and_no_longer(weight: float) -> None:
+    """Off by default. A queue of s seconds costs 0.25 s / (s + 1), so a weight of w is worth s = w / (0.25 - w) seconds of queue."""
+    worth_s = weight / (0.25 - weight)
+    how = policy_instance("weighted", {"region": weight})
+    for seconds, chosen in ((0.9 * worth_s, "here"), (1.1 * worth_s, "there")):
+        load_table = board_of("here", "there")
+        for name, zone in (("here", "z1"), ("there", "z2")):
+            load_table.set_facts(name, BackendFacts(region=zone))
+        prefill_s_token = load_table.prefill_s_token[load_table.row_of["here"]]
+        tell(load_table, "here", 1.0, queued_tokens=round(seconds / prefill_s_token))
+        route = decide(how, load_table, RoutingRequest(1000, region="z1"), rng=RNG)
+        assert route.backends[0].id == chosen
+        terms = {one.backend: dict(one.terms) for one in route.explanation().candidates}
+        assert terms["here"]["region"] != terms["there"]["region"]
+
+
 def test_equals_are_drawn() -> None:
     firsts = Counter(decide(HOW, board_of(*"abcd"), RoutingRequest(500), rng=RNG).backends[0].id for _ in range(2000))
     assert all(420 < firsts[one] < 580 for one in "abcd")

@@ -1,12 +1,20 @@
 import pytest
 from pydantic import ValidationError
 
-from gateway.config.pools import DiscoverSettings, checked_networks
+from gateway.config.discover import DiscoverSettings
+from gateway.config.pools import checked_networks
 from gateway.config.settings import PoolSettings
 
 
 @pytest.mark.parametrize(
-    "good", [{"file": "b.yaml"}, {"dns": "engines.svc", "port": 8000}, {"dns": "_http._tcp.engines.svc", "record": "srv"}]
+    "good",
+    [
+        {"file": "b.yaml"},
+        {"dns": "engines.svc", "port": 8000},
+        {"dns": "_http._tcp.engines.svc", "record": "srv"},
+        {"kubernetes": {"service": "chat", "port": 8000}},
+        {"kubernetes": {"selector": "app=vllm,revision in (r2, r3)", "port": "http"}, "scheme": "https"},
+    ],
 )
 def test_one_place(good: dict[str, object]) -> None:
     DiscoverSettings.model_validate(good)
@@ -17,6 +25,13 @@ def test_one_place(good: dict[str, object]) -> None:
     [
         ({}, "names no place, or two"),
         ({"file": "b.yaml", "dns": "x", "port": 1}, "names no place, or two"),
+        ({"dns": "x", "port": 1, "kubernetes": {"service": "chat"}}, "names no place, or two"),
+        ({"kubernetes": {}}, "names no slices"),
+        ({"kubernetes": {"service": "Chat"}}, "which Kubernetes allows for no name"),
+        ({"kubernetes": {"selector": "a=$b"}}, "is no label selector"),
+        ({"kubernetes": {"service": "chat", "port": 0}}, "greater than or equal to 1"),
+        ({"kubernetes": {"service": "chat", "address": "https://169.254.169.254"}}, "link-local or cloud-metadata"),
+        ({"kubernetes": {"service": "chat"}, "port": 80}, "has a port beside kubernetes"),
         ({"dns": "x"}, "does not say which port"),
         ({"dns": "x", "record": "srv", "port": 80}, "does not say which port"),
         ({"dns": "a b", "port": 80}, "no usable host name"),
@@ -27,6 +42,12 @@ def test_one_place(good: dict[str, object]) -> None:
 def test_what_is_wrong_is_said(wrong: dict[str, object], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         DiscoverSettings.model_validate(wrong)
+
+
+def test_a_source_has_a_name_in_words() -> None:
+    written = ({"file": "b.yaml"}, {"dns": "x", "port": 1}, {"kubernetes": {"service": "chat"}}, {"kubernetes": {"selector": "app=vllm"}})
+    words = [DiscoverSettings.model_validate(each).in_words for each in written]
+    assert words == ["file b.yaml", "DNS x", "Kubernetes chat", "Kubernetes app=vllm"]
 
 
 def test_networks() -> None:

@@ -1,0 +1,110 @@
+"""Settings of where a pool's backends are found while the gateway runs: `pools[].discover`."""
+
+import re
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+
+from domain.membership import Role
+from domain.strict import Strict
+from gateway.config.addresses import checked_engine_url, checked_host
+from gateway.config.secrets import File
+
+_SERVICE: Final = re.compile(r"(^|\.)_")
+"""The underscore that begins labels of SRV names: `_http._tcp.engines.example`."""
+
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""Names of Services, namespaces and ports (RFC 1123)."""
+
+_SELECTOR: Final = re.compile(r"[A-Za-z0-9._/=!,() -]{1,1000}")
+
+
+def _checked_label(text: str) -> str:
+    if not _LABEL.fullmatch(text):
+        raise ValueError(f"has {text[:64]!r}, which Kubernetes allows for no name; write small letters, digits and dashes")
+    return text
+
+
+def _checked_selector(text: str) -> str:
+    if not _SELECTOR.fullmatch(text):
+        raise ValueError("is no label selector; write for instance app=vllm,revision=r2")
+    return text
+
+
+KubernetesName = Annotated[str, StringConstraints(min_length=1, max_length=63), AfterValidator(_checked_label)]
+PortNumber = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class KubernetesSettings(Strict):
+    """EndpointSlices as the source of a pool's backends."""
+
+    service: KubernetesName | None = Field(default=None, description="The Service whose endpoints are the backends.")
+    selector: Annotated[str, AfterValidator(_checked_selector)] | None = Field(
+        default=None,
+        description="Label selector of the slices, which carry the labels of their Service; with `service` both have to hold.",
+    )
+    namespace: KubernetesName | None = Field(default=None, description="Namespace of the Service; null: the gateway's own.")
+    port: PortNumber | KubernetesName | None = Field(
+        default=None, description="Number or name of the engines' port; null where the slices have a single one."
+    )
+    role: Role = Field(default="both", description="Role of the engines; the label `tidegate/role` of the slice counts more.")
+    address: Annotated[str, AfterValidator(checked_engine_url)] | None = Field(
+        default=None, description="`https://host:port` of the API server; null: the cluster that the gateway runs in."
+    )
+    token_file: File | None = Field(
+        default=None, description="File with the bearer token, read again when it is refused; null: the service account's."
+    )
+    ca: File | None = Field(
+        default=None, description="PEM file with the CAs of the API server's certificate; null: the service account's, or the system's."
+    )
+
+    @model_validator(mode="after")
+    def _some(self) -> "KubernetesSettings":
+        if self.service is None and self.selector is None:
+            raise ValueError("names no slices; write service: name, or selector: app=vllm")
+        return self
+
+
+class DiscoverSettings(Strict):
+    """The source of a pool's backends while the gateway runs: a file, a DNS name or EndpointSlices of Kubernetes."""
+
+    file: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="A YAML file with `backends`, relative to the settings file; read again whenever it changes.",
+    )
+    dns: str | None = Field(default=None, max_length=253, description="A DNS name that resolves to the backends.")
+    record: Literal["a", "srv"] = Field(
+        default="a", description="`a`: A and AAAA records, with `port`; `srv`: SRV records, which contain host and port."
+    )
+    port: int | None = Field(default=None, ge=1, le=65_535, description="Port of every backend, with `record: a`.")
+    scheme: Literal["http", "https"] = Field(default="http", description="Scheme of the URLs of backends found by DNS or Kubernetes.")
+    kubernetes: KubernetesSettings | None = Field(default=None, description="EndpointSlices whose endpoints are the backends.")
+    every_s: float = Field(default=5.0, ge=0.5, le=3600, description="Time between two resolutions of the name.")
+
+    @property
+    def in_words(self) -> str:
+        """The source in an operator's words."""
+        if self.kubernetes is not None:
+            return f"Kubernetes {self.kubernetes.service or self.kubernetes.selector}"
+        return f"file {self.file}" if self.file is not None else f"DNS {self.dns}"
+
+    @field_validator("dns")
+    @classmethod
+    def _name(cls, dns: str | None) -> str | None:
+        if dns is not None:
+            checked_host(_SERVICE.sub(r"\1", dns))
+        return dns
+
+    @model_validator(mode="after")
+    def _one(self) -> "DiscoverSettings":
+        if [self.file, self.dns, self.kubernetes].count(None) != 2:
+            raise ValueError(
+                "names no place, or two; write one of {file: backends.yaml}, {dns: name, port: 8000} and {kubernetes: {service: name}}"
+            )
+        if self.kubernetes is not None and self.port is not None:
+            raise ValueError("has a port beside kubernetes; write it into kubernetes")
+        if self.dns is not None and (self.port is None) != (self.record == "srv"):
+            raise ValueError("does not say which port; write port with record: a, and none with record: srv, whose answer has it")
+        return self

@@ -1,0 +1,81 @@
+"""A pool found in EndpointSlices while requests run: what callers notice of engines that come and go (nothing), and of an API server that
+is away (nothing)."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from backends.simengine import SimEngine, SimSettings
+from routing.fleet import Availability
+from tests.e2e.test_discovery import load, nothing_left_of, until_is
+from tests.gateway_harness import chat, gateway
+from tests.kubernetes_api import KubernetesApi, endpoint, kubernetes_api, labelled, leaving
+from tests.timing import HANG_S, until
+
+SIM = SimSettings(models=("sim",), speed=20)
+
+
+def site(api: KubernetesApi, **more: Any) -> dict[str, Any]:
+    found = {"service": "chat", "namespace": "engines", "port": "http", "address": api.url}
+    return {"pool": {"backends": [], "discover": {"kubernetes": found}}, "engines": {"register_networks": ["127.0.0.0/8"]}, **more}
+
+
+def ports(engine: SimEngine) -> list[dict[str, Any]]:
+    return [{"name": "http", "port": engine.port}, {"name": "events", "port": 5557}]
+
+
+def name_of(engine: SimEngine) -> str:
+    return f"chat-127.0.0.1-{engine.port}"
+
+
+@pytest.mark.req("ROUTERS-29")
+async def test_slices_that_change_under_load_move_the_fleet_and_cut_no_stream(record_property: Any) -> None:
+    async with SimEngine(SIM) as one, SimEngine(SIM) as two:
+        first, second = name_of(one), name_of(two)
+        async with kubernetes_api(labelled("a", endpoint("127.0.0.1"), ports=ports(one))) as api:
+            async with gateway(**site(api)) as running, load(running) as traffic:
+                await until_is(running, first, Availability.UP)
+                await until(lambda: one.counters.finished > 0)
+                api.put(labelled("b", endpoint("127.0.0.1", ready=False), ports=ports(two)))
+                api.put(labelled("b", endpoint("127.0.0.1"), ports=ports(two)))
+                await until_is(running, second, Availability.UP)
+                await until(lambda: two.counters.finished > 0)
+                told = time.monotonic()
+                api.put(labelled("a", leaving("127.0.0.1"), ports=ports(one)))
+                await until_is(running, first, Availability.DRAINING)
+                took_s = time.monotonic() - told
+                async with asyncio.timeout(HANG_S):
+                    while running.deps.pool_states.in_flight(first):
+                        await asyncio.sleep(0.01)
+                drained = one.counters.finished
+                await asyncio.sleep(0.3)
+                assert one.counters.finished == drained
+                api.delete("a")
+                await until_is(running, first, None)
+                assert nothing_left_of(running, first)
+                traffic.stop()
+        assert traffic.all_whole()
+        record_property("figure", f"draining {took_s * 1000:.0f} ms after its slice said so; 0 of {len(traffic.seen)} streams cut")
+
+
+async def test_an_api_server_that_is_away_leaves_the_last_answer_in_force() -> None:
+    async with SimEngine(SIM) as one, SimEngine(SIM) as two:
+        async with kubernetes_api(labelled("a", endpoint("127.0.0.1", zone="z1"), ports=ports(one))) as api:
+            async with gateway(**site(api)) as running, running.client() as client:
+                api.forbidden = True
+                api.cut()
+                await until(lambda: "verbs" in running.fleet.membership.states()[1].trouble)
+                state = running.fleet.membership.states()[1]
+                assert (state.owner, state.pool, state.members) == ("kubernetes", "chat", 1)
+                assert state.age_s is not None
+                assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
+                member = running.fleet.roster.member(name_of(one))
+                assert member is not None
+                assert member.traits.region == "z1"
+                api.put(labelled("b", endpoint("127.0.0.1"), ports=ports(two)))
+                api.forbidden = False
+                await until_is(running, name_of(two), Availability.UP)
+                assert running.fleet.membership.states()[1].trouble == ""
+                assert api.lists == 1

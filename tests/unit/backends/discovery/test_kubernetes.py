@@ -1,0 +1,222 @@
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube.resources.discovery_v1 import EndpointSlice
+
+from backends.discovery import kubernetes
+from backends.discovery.kubernetes import ClusterAccess, KubernetesSource, SliceQuery, members_of, port_of
+from domain.membership import Member, SourceError
+from tests.kubernetes_api import KubernetesApi, endpoint, kubernetes_api, labelled, leaving
+
+QUERY = SliceQuery("chat", "engines", service="chat", grace_s=30.0)
+
+
+def slices(*pieces: dict[str, Any]) -> list[Any]:
+    return [EndpointSlice.from_dict(json.loads(json.dumps(piece))) for piece in pieces]
+
+
+def addresses(members: Sequence[Member]) -> list[str]:
+    return [member.address for member in members]
+
+
+class World:
+    def __init__(self, api: KubernetesApi, **access: Any) -> None:
+        self.now = 0.0
+        self.source = KubernetesSource(QUERY, ClusterAccess(api.url, **access), lambda: self.now, random.Random(1))
+
+    async def refused(self) -> str:
+        with pytest.raises(SourceError) as raised:
+            await self.source.read()
+        return str(raised.value)
+
+
+def test_an_endpoint_is_a_backend_with_its_zone_and_role() -> None:
+    (member,) = members_of(slices(labelled("a", endpoint("10.0.0.5", zone="z1"), tidegate__role="decode")), QUERY)
+    assert (member.id, member.url, member.address) == ("chat-10.0.0.5-8000", "http://10.0.0.5:8000", "10.0.0.5")
+    assert (member.owner, member.role, member.traits.region, member.drain_grace_s) == ("kubernetes", "decode", "z1", None)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "grace_s"),
+    [
+        ({"ready": True}, [None]),
+        ({"ready": False, "serving": False, "terminating": False}, []),
+        ({"ready": False, "serving": True, "terminating": True}, [30.0]),
+        ({"ready": False, "serving": False, "terminating": True}, [30.0]),
+        ({"serving": True}, [None]),
+    ],
+)
+def test_conditions_say_whether_an_endpoint_takes_requests_drains_or_is_none(conditions: dict[str, bool], grace_s: list[Any]) -> None:
+    members = members_of(slices(labelled("a", endpoint("10.0.0.5", **conditions))), QUERY)
+    assert [member.drain_grace_s for member in members] == grace_s
+
+
+def test_an_endpoint_in_two_slices_or_of_two_families_is_one_backend() -> None:
+    six = labelled("c", endpoint("fd00::5", uid="p1"), endpoint("fd00::6", uid="p2"), family="IPv6")
+    names = labelled("d", endpoint("engine.example"), family="FQDN")
+    found = members_of(
+        slices(six, names, labelled("a", endpoint("10.0.0.5", uid="p1")), labelled("b", leaving("10.0.0.5", uid="p1"))), QUERY
+    )
+    assert addresses(found) == ["10.0.0.5", "fd00::6"]
+    assert [member.drain_grace_s for member in found] == [30.0, None]
+    assert found[1].url == "http://[fd00::6]:8000"
+
+
+def test_the_port_is_found_by_number_name_or_as_the_only_one() -> None:
+    two = [
+        {"name": "http", "port": 8000},
+        {"name": "metrics", "port": 9000, "protocol": "TCP"},
+        {"name": "dns", "port": 53, "protocol": "UDP"},
+    ]
+    both, one, none = slices(labelled("a", ports=two), labelled("b"), labelled("c", ports=[]))
+    assert [port_of(both, wanted) for wanted in (None, "metrics", "dns", 8000, 53)] == [None, 9000, None, 8000, None]
+    assert (port_of(one, None), port_of(none, 8000), port_of(none, None)) == (8000, 8000, None)
+
+
+def test_a_certificate_is_for_the_name_of_the_service() -> None:
+    query = SliceQuery("chat", "engines", service="chat", scheme="https")
+    (member,) = members_of(slices(labelled("a", endpoint("10.0.0.5"))), query)
+    assert (member.url, member.address) == ("https://chat.engines.svc:8000", "10.0.0.5")
+
+
+async def test_pages_are_listed_and_then_changes_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "PAGE", 2)
+    async with kubernetes_api(*(labelled(f"s{i}", endpoint(f"10.0.0.{i}")) for i in range(5))) as api:
+        source = World(api).source
+        assert len(await source.read()) == 5
+        assert [asked.get("continue") for asked in api.asked] == [None, "s1", "s3"]
+        api.put(labelled("s5", endpoint("10.0.0.5")))
+        api.put(labelled("s0", leaving("10.0.0.0")))
+        assert len(await source.read()) == 6
+        assert (await source.read())[0].drain_grace_s == 30.0
+        api.delete("s1")
+        assert "10.0.0.1" not in addresses(await source.read())
+        assert api.asked[-1]["labelSelector"] == "kubernetes.io/service-name=chat"
+        assert (api.lists, len(api.asked)) == (3, 4)
+        await source.close()
+
+
+async def test_a_lost_connection_goes_on_from_the_version_of_the_last_bookmark() -> None:
+    async with kubernetes_api(labelled("a", endpoint("10.0.0.1"))) as api:
+        world = World(api)
+        await world.source.read()
+        api.bookmark()
+        await world.source.read()
+        api.compact()
+        api.cut()
+        assert "cannot be read" in await world.refused()
+        api.put(labelled("b", endpoint("10.0.0.2")))
+        assert addresses(await world.source.read()) == ["10.0.0.1", "10.0.0.2"]
+        assert api.lists == 1
+        assert api.asked[-1]["resourceVersion"] == "102"
+        await world.source.close()
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+async def test_changes_that_are_gone_are_listed_again(as_event: bool) -> None:
+    async with kubernetes_api(labelled("a", endpoint("10.0.0.1")), labelled("b", endpoint("10.0.0.2"))) as api:
+        world = World(api)
+        await world.source.read()
+        if as_event:
+            api.bookmark()
+            await world.source.read()
+            api.say_gone()
+        else:
+            api.delete("b")
+            api.compact()
+        assert len(await world.source.read()) == 2
+        assert world.source.every_s >= 0.5
+        if as_event:
+            api.delete("b")
+        assert addresses(await world.source.read()) == ["10.0.0.1"]
+        assert api.lists == 2
+        await world.source.close()
+
+
+async def test_a_line_that_is_no_event_makes_it_list_again() -> None:
+    async with kubernetes_api(labelled("a", endpoint("10.0.0.1"))) as api:
+        world = World(api)
+        await world.source.read()
+        api.bookmark()
+        await world.source.read()
+        api.say("{torn")
+        assert "sends what is no EndpointSlice" in await world.refused()
+        await world.source.read()
+        assert api.lists == 2
+        await world.source.close()
+
+
+async def test_a_refusal_names_the_token_file_or_the_role_that_is_missing(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    async with kubernetes_api(labelled("a", endpoint("10.0.0.1"))) as api:
+        api.token = "old"
+        world = World(api, token_file=str(token))
+        await world.source.read()
+        api.token = "new"
+        api.cut()
+        await world.source.close()
+        assert f"does not accept the token (401); look at token_file {token}" in await world.refused()
+        token.write_text("new\n")
+        api.put(labelled("b", endpoint("10.0.0.2")))
+        assert len(await world.source.read()) == 2
+        api.forbidden = True
+        await world.source.close()
+        assert 'resources ["endpointslices"], verbs ["get", "list", "watch"]' in await world.refused()
+        token.unlink()
+        await world.source.close()
+        assert f"Token file {token} not found" in await world.refused()
+
+
+async def test_a_silent_server_is_given_up_and_asked_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "ASK_WITHIN_S", 0.05)
+    async with kubernetes_api(labelled("a", endpoint("10.0.0.1"))) as api:
+        world = World(api)
+        assert world.source.every_s == kubernetes.PACE_S
+        api.silent = True
+        pauses = []
+        for _ in range(7):
+            assert "does not answer in time" in await world.refused()
+            pauses.append(world.source.every_s)
+        assert all(0.5 * 2**i <= pause <= 2.0**i for i, pause in enumerate(pauses[:5]))
+        assert all(15.0 <= pause <= 30.0 for pause in pauses[5:])
+        world.now = 301.0
+        assert "for more than five minutes" in await world.refused()
+        api.silent = False
+        assert len(await world.source.read()) == 1
+        assert world.source.every_s == kubernetes.PACE_S
+        await world.source.close()
+
+
+async def test_silence_on_a_watch_ends_it_and_the_servers_own_end_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kubernetes_api(labelled("a", endpoint("10.0.0.1"))) as api:
+        world = World(api)
+        monkeypatch.setattr(kubernetes, "WATCH_S", 0)
+        await world.source.read()
+        assert len(await world.source.read()) == 1
+        assert world.source.every_s >= 0.5
+        monkeypatch.setattr(kubernetes, "WATCH_S", 60)
+        monkeypatch.setattr(kubernetes, "SILENT_S", 0.05)
+        assert "does not answer in time" in await world.refused()
+
+
+async def test_no_slice_at_all_is_no_answer() -> None:
+    async with kubernetes_api() as api:
+        world = World(api)
+        assert "no EndpointSlice of engines/chat; create the Service" in await world.refused()
+        api.put(labelled("a"))
+        assert await world.source.read() == []
+        await world.source.close()
+
+
+async def test_a_missing_client_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise ImportError("lightkube")
+
+    monkeypatch.setattr(kubernetes, "SliceApi", missing)
+    async with kubernetes_api() as api:
+        assert "pip install 'tidegate[kubernetes]'" in await World(api).refused()
