@@ -13,7 +13,7 @@ from gateway.cli.connection import DEFAULT_CONFIG, Config
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import AsJson, err, fail, moment, out, print_json, write_whole
 from gateway.config.load import ConfigError, Settings, load_settings
-from tenancy.stores.backup_file import BackupError, BackupReader, BackupWriter, Manifest
+from tenancy.stores.backup_file import BackupError, BackupManifest, BackupReader, BackupWriter
 from tenancy.stores.sql import StoreError, open_engine
 from tenancy.stores.sql.table_copy import check_revision, copy_tables, restore_database
 from tenancy.stores.wal import WalDirectory, remove, wal_directories
@@ -32,7 +32,7 @@ def create(
     """Write a backup, while the gateway runs or not: every table as of one moment, and the segments of the ledger's log."""
     settings = _settings(config)
 
-    def work(target: IO[bytes]) -> Manifest:
+    def work(target: IO[bytes]) -> BackupManifest:
         return asyncio.run(_create(settings, target))
 
     try:
@@ -73,7 +73,7 @@ def restore(
     config: Config = DEFAULT_CONFIG,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what the database and the ledger's folder hold.")] = False,
 ) -> None:
-    """Make the database of the settings file from a backup, with every gateway on it stopped. Refuses a database that holds something."""
+    """Make the database from a backup, while no gateway runs on it; refuse a database that holds something."""
     settings = _settings(config)
     try:
         backup = BackupReader(file)
@@ -81,8 +81,8 @@ def restore(
         left = _left_in(settings.ledger_dir)
         if left and not force:
             raise BackupError(
-                f"{settings.ledger_dir} holds usage that is in no database yet; nothing was changed. Start and stop the gateway, which books "
-                "it, or add --force to remove it"
+                f"{settings.ledger_dir} holds usage that is in no database yet; nothing was changed. Start and stop the gateway, "
+                "which books it, or add --force to remove it"
             )
         asyncio.run(restore_database(settings.sql_url, backup, force=force))
         _replace_ledger(settings.ledger_dir, left, backup)
@@ -98,7 +98,7 @@ def _settings(config: Path) -> Settings:
         fail(f"{error}\na backup is of the stores of a settings file: run in the folder of tidegate.yaml, or name it with -c")
 
 
-async def _create(settings: Settings, target: IO[bytes]) -> Manifest:
+async def _create(settings: Settings, target: IO[bytes]) -> BackupManifest:
     engine = open_engine(settings.sql_url)
     with BackupWriter(target) as backup:
         try:
@@ -139,7 +139,7 @@ def _replace_ledger(folder: Path, left: list[WalDirectory], backup: BackupReader
         ) from error
 
 
-def _summary(made: Manifest) -> str:
+def _summary(made: BackupManifest) -> str:
     rows = sum(entry.rows for entry in made.tables.values())
     return (
         f"{rows} rows of {len(made.tables)} tables and {len(made.ledger)} files of the ledger, made {moment(made.made_unix)} "

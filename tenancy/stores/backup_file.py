@@ -1,6 +1,6 @@
 """The file of a backup: a ZIP archive with the tables of the database, the segments of the ledger, and a manifest that is written last.
 
-    manifest.json          `Manifest`: version, schema revision, and a digest of every other member
+    manifest.json          `BackupManifest`: version, schema revision, and a digest of every other member
     tables/NAME.jsonl      one JSON array per row, in the order of the manifest's columns
     ledger/PID-TOKEN/…     the segments of the write-ahead log, and what was under way, as `stores.wal` describes them
 
@@ -43,7 +43,7 @@ class TableEntry(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup holds. A field that this version does not know is ignored: a later version may add some."""
 
     format: int
@@ -115,9 +115,9 @@ class BackupWriter:
             yield writer
         self._tables[name] = TableEntry(columns, writer.digest.rows, writer.digest.text())
 
-    def finish(self, *, version: str, revision: str, made_unix: float) -> Manifest:
+    def finish(self, *, version: str, revision: str, made_unix: float) -> BackupManifest:
         """Write the manifest: without it the file is no backup."""
-        manifest = Manifest(
+        manifest = BackupManifest(
             format=FORMAT, version=version, made_unix=made_unix, revision=revision, tables=self._tables, ledger=self._ledger
         )
         self._zip.writestr(MANIFEST, msgspec.json.encode(manifest))
@@ -161,7 +161,7 @@ class BackupReader:
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
-            self.manifest = msgspec.json.decode(self._zip.read(MANIFEST), type=Manifest)
+            self.manifest = msgspec.json.decode(self._zip.read(MANIFEST), type=BackupManifest)
         except OSError as error:
             raise BackupError(f"{path} cannot be read: {error.strerror or error}") from error
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, msgspec.MsgspecError) as error:
@@ -208,12 +208,10 @@ class BackupReader:
                 raise self._damaged(LEDGER + name, "not the content of the manifest")
 
     def write_ledger(self, folder: Path) -> None:
-        """Put the files of the write-ahead log into a folder, each in the directory of its process, which counts as dead. Raises OSError."""
+        """Put the files of the write-ahead log into a folder, in the directory of its process, as if it was killed. Raises OSError."""
         for name in self.manifest.ledger:
             target = folder / name
             for directory in (folder, target.parent):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             target.touch(mode=0o600)
             target.write_bytes(self.ledger_file(name))
-
-

@@ -167,10 +167,10 @@ def _run(connection: sa.Connection, revision: str) -> None:
     known = known_revisions()
     if current is not None and current not in known:
         raise StoreError(
-            f"stores.sql: the schema has revision {current!r}, and the newest that this version knows is {known[-1]!r}: a newer version has "
-            "changed it. This version can neither use it nor change it back. Start the newer version again; or, with every gateway stopped, "
-            "restore the backup from before the upgrade: tidegate backup restore FILE --force (with Postgres: into a new database). What was "
-            "changed and used since that backup is then gone"
+            f"stores.sql: the schema has revision {current!r}, and the newest that this version knows is {known[-1]!r}: a newer version "
+            "has changed it. This version can neither use it nor change it back. Start the newer version again; or, with every gateway "
+            "stopped, restore the backup from before the upgrade: tidegate backup restore FILE --force (with Postgres: into a new "
+            "database). What was changed and used since that backup is then gone"
         )
     if revision == "head" or (revision in known and (current is None or known.index(current) < known.index(revision))):
         command.upgrade(config, revision)

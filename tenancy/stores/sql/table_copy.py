@@ -68,21 +68,24 @@ async def _snapshot(engine: AsyncEngine, scratch: Path) -> AsyncIterator[AsyncCo
         async with engine.connect() as connection:
             yield await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         return
-    file = Path(str(engine.url.database))
-    if not file.exists():
-        raise BackupError(f"{file} does not exist: is this the folder of the settings file?")
     copy = scratch / "copy.db"
-    with (
-        contextlib.closing(sqlite3.connect(file, timeout=BUSY_MS / 1000)) as source,
-        contextlib.closing(sqlite3.connect(copy)) as target,
-    ):
-        source.backup(target)
+    _copy_file(Path(str(engine.url.database)), copy)
     own = open_engine(f"sqlite:///{copy}")
     try:
         async with own.connect() as connection:
             yield connection
     finally:
         await own.dispose()
+
+
+def _copy_file(file: Path, copy: Path) -> None:
+    if not file.exists():
+        raise BackupError(f"{file} does not exist: is this the folder of the settings file?")
+    with (
+        contextlib.closing(sqlite3.connect(file, timeout=BUSY_MS / 1000)) as source,
+        contextlib.closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target)
 
 
 async def restore_database(url: str, backup: BackupReader, *, force: bool) -> None:
@@ -99,7 +102,7 @@ async def restore_database(url: str, backup: BackupReader, *, force: bool) -> No
     engine = open_engine(url)
     try:
         is_file = engine.dialect.name == "sqlite"
-        if not force and (found := await _occupied(engine)):
+        if not force and not (is_file and _is_new(engine)) and (found := await _occupied(engine)):
             raise BackupError(f"the database is not empty: {found}; nothing was changed. Name an empty one, or add --force to overwrite it")
         if not is_file:
             if force:
@@ -124,14 +127,16 @@ async def restore_database(url: str, backup: BackupReader, *, force: bool) -> No
         _remove_file(made)
 
 
+def _is_new(engine: AsyncEngine) -> bool:
+    return not Path(str(engine.url.database)).exists()
+
+
 def _remove_file(file: Path) -> None:
     for ending in ("-wal", "-shm", "-journal", ""):
         file.with_name(file.name + ending).unlink(missing_ok=True)
 
 
 async def _occupied(engine: AsyncEngine) -> str:
-    if engine.dialect.name == "sqlite" and not Path(str(engine.url.database)).exists():
-        return ""
     try:
         async with engine.connect() as connection:
             present = set(await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names()))
@@ -167,8 +172,8 @@ def check_revision(backup: BackupReader) -> None:
     known = known_revisions()
     if made.revision not in known:
         raise BackupError(
-            f"{backup.path} was made by version {made.version} with schema revision {made.revision!r}, and the newest that this version knows "
-            f"is {known[-1]!r}: restore it with version {made.version} or a later one"
+            f"{backup.path} was made by version {made.version} with schema revision {made.revision!r}, and the newest that this "
+            f"version knows is {known[-1]!r}: restore it with version {made.version} or a later one"
         )
 
 
@@ -190,10 +195,10 @@ async def _fill(connection: AsyncConnection, table: sa.Table, backup: BackupRead
         days = await partition_days(connection)
     waiting = backup.lines(table.name)
     while lines := list(itertools.islice(waiting, AT_ONCE)):
-        values = [msgspec.json.decode(line, type=list[Any]) for line in lines]
-        rows = [
-            {name: None if value is None else read(value) for name, read, value in zip(columns, readers, row, strict=True)} for row in values
-        ]
+        rows: list[dict[str, Any]] = []
+        for line in lines:
+            values = zip(columns, readers, msgspec.json.decode(line, type=list[Any]), strict=True)
+            rows.append({name: None if value is None else read(value) for name, read, value in values})
         if days is not None:
             for day in sorted({row["day"] for row in rows} - days):
                 await add_partition(connection, day)
