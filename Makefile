@@ -8,6 +8,7 @@ CLIENTS2 := .venv-clients-openai2
 AGENTS := .venv-agents
 PHOENIX := .venv-phoenix
 TOOLS := .venv-tools
+IMAGE := .venv-image
 CHARTS := .venv-charts
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -111,6 +112,26 @@ demo: $(if $(filter smollm2 sim vllm,$(DEMO)),,demo-engine-unknown) $(VENV)/.run
 	$(strip $(BIN)/tidegate demo --engine $(DEMO) $(if $(filter vllm,$(DEMO)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once) $(if $(filter 1,$(TERMS)),--terms) $(if $(filter 1,$(OBSERVE)),--observe))
 
 install: $(VENV)/.run ## the gateway and the command `tidegate` in .venv, without the packages of tests
+
+# files of the packages and of the image get the time of the commit, so that the same commit makes the same bytes
+EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || echo 315532800))
+dist image test-image: export SOURCE_DATE_EPOCH = $(EPOCH)
+
+dist: $(VENV)/.run ## the wheel and the source package in dist/, the same bytes for the same commit
+	rm -rf dist/*.whl dist/*.tar.gz
+	$(BIN)/python -m hatchling build -d dist
+
+$(IMAGE)/.made: requirements-image-tools.lock
+	$(PYTHON) -m venv --clear $(IMAGE)
+	$(IMAGE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-image-tools.lock
+	@touch $@
+
+image: dist $(IMAGE)/.made ## the container image as an OCI layout in dist/image, and its list of parts; needs root and Debian, no daemon and no registry
+	bash charts/image/build.sh dist/image
+
+test-image: image $(VENV)/.dev ## builds the image once more, compares both, and asks the gateway in it a question: read-only, not as root
+	bash charts/image/build.sh .cache/image/second
+	TIDEGATE_IMAGE=$$PWD/dist/image $(BIN)/python -m pytest tests/image/test_image.py
 
 observe-tools: ## Prometheus, promtool and Alertmanager for the tests of dashboards and alerts; on Debian and as root it installs what is missing
 	@for tool in prometheus promtool prometheus-alertmanager; do command -v $$tool > /dev/null && continue; \
@@ -285,9 +306,11 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-vllm-left-out.txt requirements-vllm.in -o requirements-vllm.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-tools-left-out.txt requirements-tools.in -o requirements-tools.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra guards --extra otel --extra semantic --extra tokens pyproject.toml -o requirements-image.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-phoenix.in -o requirements-phoenix.lock
 	for of in clients clients-openai2 charts; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
+	$(BIN)/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-image-tools.in -o requirements-image-tools.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(PHOENIX) $(TOOLS) $(CHARTS) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(PHOENIX) $(TOOLS) $(CHARTS) $(IMAGE) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -275,7 +275,7 @@ async def _prepared() -> None:
 def request_log(run_dir: Path, wall: Wall) -> RequestLog:
     """A request log in memory, which fetches from whatever workers there are in the folder; its streams do not wait."""
     store = MemoryRequests()
-    collector = RequestCollector(run_dir, store, _prepared, MemoryCachePurges(), wall, hours=1, most=1000)
+    collector = RequestCollector(run_dir, store, _prepared, MemoryCachePurges(), wall, hours=1, most=10_000)
     sealer = ResponseSealer([PEPPER], bytes)
     return RequestLog(collector, sealer, sleep=lambda _seconds: asyncio.sleep(0))
 

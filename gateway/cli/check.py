@@ -448,6 +448,20 @@ def command_sections() -> dict[str, str]:
     }
 
 
+def write_terminal_files(folder: Path) -> list[Path]:
+    """Write the manual pages and the shell completion, and return their paths."""
+    from gateway.cli import ENTRIES
+    from gateway.cli.man_pages import terminal_files
+
+    written = []
+    for name, text in terminal_files(ENTRIES).items():
+        target = folder / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        written.append(target)
+    return written
+
+
 def _fenced(text: str) -> str:
     return f"```yaml\n{text}```\n"
 
@@ -458,12 +472,15 @@ def export_schema(
         "docs/reference/configuration.md"
     ),
     commands: Annotated[Path, typer.Option(help="The page of commands, likewise.")] = Path("docs/reference/cli.md"),
+    terminal: Annotated[Path, typer.Option(help="The folder of manual pages and shell completion, likewise.")] = Path("docs/terminal"),
 ) -> None:
-    """Write the JSON schemas of settings, policies and rollouts, and the tables of the reference pages."""
+    """Write the JSON schemas of settings, policies and rollouts, the tables of the reference pages, and the manual pages."""
     written = write_schemas(folder, schemas())
     for page, sections in ((reference, reference_sections), (commands, command_sections)):
         if page.is_file():
             page.write_text(with_sections(page.read_text(encoding="utf-8"), sections()), encoding="utf-8")
             written.append(page)
+    if terminal.is_dir():
+        written += write_terminal_files(terminal)
     for file in written:
         out.print(f"wrote {file}", markup=False, soft_wrap=True)

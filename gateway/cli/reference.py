@@ -28,12 +28,12 @@ def command_reference(entries: Mapping[str, RootEntry]) -> str:
     for name in sorted(entries):
         command = loaded(name, entries[name])
         own = getattr(command, "commands", None)
-        parts.append(f"### tidegate {name}\n\n{_text(command)}\n")
+        parts.append(f"### tidegate {name}\n\n{command_text(command)}\n")
         if own is None:
             parts.append("".join(_described(f"tidegate {name}", command)))
             continue
         for sub in sorted(own):
-            parts.append(f"#### tidegate {name} {sub}\n\n{_text(own[sub])}\n")
+            parts.append(f"#### tidegate {name} {sub}\n\n{command_text(own[sub])}\n")
             parts.append("".join(_described(f"tidegate {name} {sub}", own[sub])))
     return "\n".join(parts)
 
@@ -48,8 +48,8 @@ def shared_options(bundle: type[Options]) -> str:
     return _table(single_command(command).params)
 
 
-def _text(command: Any) -> str:
-    """The help text; single line breaks are none."""
+def command_text(command: Any) -> str:
+    """A command's help text; single line breaks are none."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -60,7 +60,7 @@ def _described(path: str, command: Any) -> Iterator[str]:
     names = {name for option in options for name in option.opts}
     bundles = [bundle for name, bundle in SHARED.items() if name in names]
     own = [option for option in options if option.rich_help_panel not in {panel for panel, _ in bundles}]
-    usage = " ".join([path, *(_placeholder(argument) for argument in arguments), *(["[OPTIONS]"] if options else [])])
+    usage = " ".join([path, *(placeholder(argument) for argument in arguments), *(["[OPTIONS]"] if options else [])])
     yield f"```text\n{usage}\n```\n"
     if arguments or own:
         yield f"\n{_table([*arguments, *own])}"
@@ -75,7 +75,8 @@ def _table(params: Sequence[Any]) -> str:
     return "| option | meaning |\n|---|---|\n" + "".join(f"| {_name(param)} | {_meaning(param)} |\n" for param in params)
 
 
-def _placeholder(argument: Any) -> str:
+def placeholder(argument: Any) -> str:
+    """An argument as a usage line names it; in brackets where it may be left out."""
     name = argument.metavar or argument.name.upper().strip("_")
     name += "..." if argument.nargs != 1 else ""
     return name if argument.required else f"[{name}]"
@@ -83,20 +84,31 @@ def _placeholder(argument: Any) -> str:
 
 def _name(param: Any) -> str:
     if param.param_type_name == "argument":
-        return f"`{_placeholder(param)}`"
+        return f"`{placeholder(param)}`"
+    names, kind = option_names(param)
+    # in a table of Markdown a bar needs a backslash, inside of code too
+    value = " `" + kind.replace("|", "\\|") + "`" if kind else ""
+    return ", ".join(f"`{name}`" for name in names) + value
+
+
+def option_names(param: Any) -> tuple[list[str], str]:
+    """The names of an option, long ones first, and the word for its value, which is empty for a flag."""
     names = sorted([*param.opts, *param.secondary_opts], key=lambda name: (name.startswith("--no-"), not name.startswith("--")))
     if param.is_flag:
-        return ", ".join(f"`{name}`" for name in names)
+        return names, ""
     choices = param.type_descriptor.choices if param.type_descriptor.is_choice else ()
-    # in a table of Markdown a bar needs a backslash, inside of code too
-    words = "\\|".join(map(str, choices or ()))
+    words = "|".join(map(str, choices or ()))
     bare = param.bare_type()
-    kind = param.metavar or words or TYPES.get(bare.removeprefix("list[").removesuffix("]")) or bare
-    return ", ".join(f"`{name}`" for name in names) + f" `{kind}`"
+    return names, param.metavar or words or TYPES.get(bare.removeprefix("list[").removesuffix("]")) or bare
 
 
 def _meaning(param: Any) -> str:
-    text = " ".join((param.help or "").split()).replace("|", "\\|")
+    return option_meaning(param).replace("|", "\\|")
+
+
+def option_meaning(param: Any) -> str:
+    """What an option or argument is for, with its default."""
+    text = " ".join((param.help or "").split())
     default = param.default
     remarks = ["required"] if param.required and param.param_type_name == "option" else []
     shown = default is not None and default is not False and default != "" and default != () and "default" not in text

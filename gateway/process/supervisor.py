@@ -32,6 +32,7 @@ from gateway.process.children import (
     listening_to_signals,
 )
 from gateway.process.hot_restart import Handed, Renewal, handed_child, handed_over, handed_slot
+from gateway.process.sd_notify import ServiceManager, service_manager
 from gateway.process.snapshots import Supervision
 from gateway.process.sockets import CannotStart, ProcessPlan, StartState, claimed, taken_over, tell_ready
 from gateway.process.worker_link import publish
@@ -104,6 +105,7 @@ class _Supervisor:
         self._stopping = False
         self._announced = bool(places.children)
         self._clean = True
+        self._manager: ServiceManager = service_manager()
         self._published: Supervision | None = None
         self._act: dict[int, Callable[[float], None]] = {
             signal.SIGTERM: self._stop,
@@ -132,6 +134,7 @@ class _Supervisor:
             self._continue_roll(now)
             self._continue_renewal(now)
             self._enforce_deadlines(now)
+            self._manager.alive(now)
             self._publish()
             self._wait()
 
@@ -167,6 +170,8 @@ class _Supervisor:
 
     def _continue_renewal(self, now: float) -> None:
         calm = not self._to_roll and all(slot.candidate is None for slot in self._slots)
+        if calm and self._announced and not self._stopping:
+            self._manager.reloaded(self._plan.workers, now)
         if self._stopping or not self._renewal.due(now, calm):
             return
         run_dir = self._run_dir
@@ -177,8 +182,9 @@ class _Supervisor:
             Handed(os.getpid(), str(self._home), run_dir.lock, run_dir.temporary, data, admin, tuple(slots), tuple(children))
         )
 
-    def _begin_roll(self, _now: float) -> None:
+    def _begin_roll(self, now: float) -> None:
         if not self._stopping:
+            self._manager.reloading(now)
             log.info("restarting every process, one at a time")
             self._to_roll = deque(slot for slot in self._slots[1:] + self._slots[:1] if slot.index != STORE_SLOT)
 
@@ -206,6 +212,7 @@ class _Supervisor:
         if not self._announced and all(slot.current and slot.current.ready for slot in self._slots):
             self._announced = True
             tell_ready(self._plan, self._ports, self._home, self._out)
+            self._manager.ready(self._plan.workers, now)
 
     def _retire(self, child: Child, now: float) -> None:
         """Tell a child to end: the admin and store process by the lifeline, a worker by SIGTERM, on which it drains."""
@@ -224,6 +231,7 @@ class _Supervisor:
         self._stopping = True
         self._to_roll.clear()
         self._renewal.stop()
+        self._manager.stopping(self._plan.accept_s + self._plan.grace_s + AFTER_GRACE_S + ADMIN_END_S)
         for slot in self._slots[1:]:
             # Workers hold the sockets themselves while they accept; this copy would keep the port open, unanswered, afterwards.
             slot.sock.close()
@@ -291,7 +299,7 @@ class _Supervisor:
         self._to_roll.clear()
 
     def _wait(self) -> None:
-        moments = [self._renewal.give_up_at, *(slot.start_at for slot in self._slots)]
+        moments = [self._renewal.give_up_at, self._manager.sign_at, *(slot.start_at for slot in self._slots)]
         moments += [moment for child, _ in self._children.values() for moment in (child.kill_at, child.ready_by)]
         due = [moment for moment in moments if moment is not None]
         with selectors.PollSelector() as poll:

@@ -1,0 +1,1 @@
+complete --command tidegate --no-files --arguments "(env _TIDEGATE_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) tidegate)" --condition "env _TIDEGATE_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) tidegate"
