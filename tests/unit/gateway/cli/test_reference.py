@@ -97,6 +97,7 @@ SHARED_VERBS = {
     "resume",
     "set",
     "show",
+    "verify",
 }
 """Verbs that mean the same in every group."""
 OWN_VERBS = {
