@@ -48,6 +48,7 @@ async def test_nothing_of_what_was_before_the_backup_is_lost(tmp_path: Path, rec
         (home / "tidegate.directory").unlink(missing_ok=True)
 
         held = json.loads(await asyncio.to_thread(command, home, "backup", "verify", "../backup", "--json"))
+        assert held["ledger_files"] > 0, "usage that was not in the database yet"
         await asyncio.to_thread(command, home, "backup", "restore", "../backup")
         process, second = await again(home)
         try:

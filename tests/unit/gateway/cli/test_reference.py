@@ -124,6 +124,7 @@ OWN_VERBS = {
     "refusals",
     "register",
     "reload",
+    "restore",
     "retire",
     "revoke",
     "rollback",
@@ -135,7 +136,6 @@ OWN_VERBS = {
     "stats",
     "tail",
     "test",
-    "verify",
     "warm",
     "wrong",
 }
