@@ -30,6 +30,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "export-charts": RootEntry("gateway.cli.charts:export_charts", "Write the files that the Helm charts carry."),
     "audit": RootEntry("gateway.cli.audit:audit_app", "The audit: who changed what."),
     "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
+    "backup": RootEntry("gateway.cli.backup:backup_app", "Backups of the database and of usage that is not in it yet."),
     "cache": RootEntry("gateway.cli.cache:cache_app", "The answer cache: what it did, what it keeps, and what it is to forget."),
     "engine": RootEntry("gateway.cli.engines:engine_app", "Launch configurations of engines: show, start, compare, size."),
     "feedback": RootEntry("gateway.cli.feedback:feedback_app", "Ratings of answers, by callers and by the judge."),

@@ -10,12 +10,15 @@ import os
 import sqlite3
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiosqlite
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 BUSY_MS: Final = 5_000
 """How long a SQLite writer waits for another."""
@@ -156,25 +159,43 @@ def _message(engine: AsyncEngine, error: Exception) -> str:
 
 
 def _run(connection: sa.Connection, revision: str) -> None:
-    # imported only here: it takes 0.4 s, which every other command would wait for
     from alembic import command
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
 
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config = _alembic()
     config.attributes["connection"] = connection
-    script = ScriptDirectory.from_config(config)
-    current = _revision_in(connection)
-    if current is not None and current not in {known.revision for known in script.walk_revisions()}:
-        raise StoreError(f"stores.sql: the schema has revision {current!r}, which this version does not know; use the version that made it")
-    if revision == "head":
-        command.upgrade(config, "head")
+    current = revision_in(connection)
+    known = known_revisions()
+    if current is not None and current not in known:
+        raise StoreError(
+            f"stores.sql: the schema has revision {current!r}, and the newest that this version knows is {known[-1]!r}: a newer version "
+            "has changed it. This version can neither use it nor change it back. Start the newer version again; or, with every gateway "
+            "stopped, restore the backup from before the upgrade: tidegate backup restore FILE --force (with Postgres: into a new "
+            "database). What was changed and used since that backup is then gone"
+        )
+    if revision == "head" or (revision in known and (current is None or known.index(current) < known.index(revision))):
+        command.upgrade(config, revision)
     else:
         command.downgrade(config, revision)
 
 
-def _revision_in(connection: sa.Connection) -> str | None:
+def _alembic() -> "Config":
+    # imported only here: it takes 0.4 s, which every other command would wait for
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
+
+
+def known_revisions() -> list[str]:
+    """The schema's revisions that this version knows, oldest first."""
+    from alembic.script import ScriptDirectory
+
+    return [known.revision for known in ScriptDirectory.from_config(_alembic()).walk_revisions()][::-1]
+
+
+def revision_in(connection: sa.Connection) -> str | None:
+    """The revision of a database's schema; None where there is none yet."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version"))).scalar()

@@ -97,6 +97,7 @@ SHARED_VERBS = {
     "resume",
     "set",
     "show",
+    "verify",
 }
 """Verbs that mean the same in every group."""
 OWN_VERBS = {
@@ -123,6 +124,7 @@ OWN_VERBS = {
     "refusals",
     "register",
     "reload",
+    "restore",
     "retire",
     "revoke",
     "rollback",
@@ -134,7 +136,6 @@ OWN_VERBS = {
     "stats",
     "tail",
     "test",
-    "verify",
     "warm",
     "wrong",
 }
