@@ -13,6 +13,7 @@ from gateway.admin.access import MAY_GRANT, ROLE_TABLE, may_grant
 from gateway.admin.routes.requests import MOST_STREAMS
 from gateway.request_log.collector import logged_request
 from gateway.request_log.ring import RingLine
+from routing.rates import Rates
 from tenancy.rights import Role
 from tests.admin_harness import API, OWNER, Admin, admin_port, bearer, kept_answer
 from tests.unit.gateway.fleet.test_registry import body
@@ -59,6 +60,7 @@ class World:
                 assert reply.status_code == 201, reply.text
         await make("/rollouts", {"name": "paused", "baseline": "chat", "canary": "chat-v2"})
         self.price = (await make("/prices", {"model": "m"}))["id"]
+        await make("/model-revisions", {"model": "m", "revision": "1", "weights": "/m", "digest": f"sha256:{'0' * 64}"})
         log = self.admin.parts.requests
         assert log is not None
         log.streams = MOST_STREAMS  # a stream that is let in would not end
@@ -89,6 +91,7 @@ class World:
                 "rollout": "paused",
                 "version": 1,
                 "key": kept_answer(tenant).key.hex(),
+                "reference": "m@1",
                 "board": "tidegate-overview",
                 "panel": "requests",
             }
@@ -108,6 +111,13 @@ class World:
             "/tenants/{tenant}/keys/{key_id}/rotate": {},
             "/limits/{limit_id:path}/raise": {"to": 20 + number, "until_unix": 2_000_000_000},
             "/prices": {"model": f"m{number}"},
+            "/model-revisions": {"model": "m", "revision": f"r{number}", "weights": "/m", "digest": f"sha256:{'0' * 64}"},
+            "/model-revisions/{reference:path}/profile": {
+                "engine": "vllm",
+                "served": "m",
+                "measured_unix": 1.0,
+                "rates": dict.fromkeys(Rates._fields, 1.0),
+            },
             "/adapters": {"pool": "chat", "name": "bot", "digest": "0" * 64, "path": f"{self.admin.run_dir}/adapters/bot"},
             "/cache/purge": {"tenant": tenant},
             "/guards/test": {"tenant": tenant, "input": "hello"},
@@ -135,6 +145,8 @@ ALLOWED = {
     ("POST", "/tenants/{tenant}/keys/{key_id}/revoke"): 200,
     ("POST", "/keys/{key_id}/revoke"): 200,
     ("POST", "/limits/{limit_id:path}/raise"): 200,
+    ("POST", "/model-revisions/{reference:path}/retire"): 200,
+    ("POST", "/model-revisions/{reference:path}/profile"): 200,
     ("POST", "/requests/explanation"): 200,
     ("GET", "/requests/live"): 503,  # as so many are open
     ("POST", "/policies/reload"): 200,
