@@ -69,7 +69,7 @@ class RowsDigest:
         self.rows += 1
         self._sum = (self._sum + int.from_bytes(hashlib.sha256(line).digest())) % _WHOLE
 
-    def text(self) -> str:
+    def in_hex(self) -> str:
         """The digest of the rows until now."""
         return f"{self._sum:064x}"
 
@@ -113,7 +113,7 @@ class BackupWriter:
         with self._zip.open(TABLE.format(name), "w", force_zip64=True) as member:
             writer = TableWriter(member)
             yield writer
-        self._tables[name] = TableEntry(columns, writer.digest.rows, writer.digest.text())
+        self._tables[name] = TableEntry(columns, writer.digest.rows, writer.digest.in_hex())
 
     def finish(self, *, version: str, revision: str, made_unix: float) -> BackupManifest:
         """Write the manifest: without it the file is no backup."""
@@ -199,7 +199,7 @@ class BackupReader:
             digest = RowsDigest()
             for line in self.lines(name):
                 digest.add(line)
-            if (digest.rows, digest.text()) != (entry.rows, entry.digest):
+            if (digest.rows, digest.in_hex()) != (entry.rows, entry.digest):
                 raise self._damaged(TABLE.format(name), f"{digest.rows} rows that are not the {entry.rows} of the manifest")
         for name, expected in self.manifest.ledger.items():
             if not _LEDGER_FILE.fullmatch(name):

@@ -220,5 +220,5 @@ async def _compare(connection: AsyncConnection, table: sa.Table, backup: BackupR
     async with connection.stream(sa.select(*columns)) as rows:
         async for row in rows:
             digest.add(row_line(row))
-    if (digest.rows, digest.text()) != (entry.rows, entry.digest):
+    if (digest.rows, digest.in_hex()) != (entry.rows, entry.digest):
         raise BackupError(f"the database has {digest.rows} rows of {table.name} that are not the {entry.rows} of the backup")
