@@ -92,6 +92,7 @@ STAY_EMPTY = {
     "Lines of batches",
     "Ratings by callers",
     "Scores by the judge",
+    "Agreement of the judge",
     "Comparisons for rollouts",
     "Samples of the judge",
     "Traces",
