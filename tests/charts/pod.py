@@ -95,7 +95,9 @@ class Kubelet:
             programs: where a program of the image is on this machine.
         """
         program, *arguments = [*container["command"], *container.get("args", [])]
-        script = ["set -e"]
+        checkout = self.folder / "checkout"
+        checkout.mkdir(exist_ok=True)
+        script = ["set -e", f"mount --bind {ROOT} {checkout}"]
         for top in SWEPT:
             copy = self.folder / "root" / top.strip("/").replace("/", "-")
             copy.mkdir(parents=True, exist_ok=True)
@@ -111,9 +113,17 @@ class Kubelet:
             kept = self.folder / "python"
             kept.mkdir(exist_ok=True)
             script += [f"mount --bind {python} {kept}", f"mount -t tmpfs -o mode=755 tmpfs {home}", f"mkdir -p {python}"]
-            script += [f"mount --bind {kept} {python}", f"mount -o remount,bind,ro {home}"]
-        for mount in container["volumeMounts"]:
-            script.append(f"mount --bind {self.volume(mount['name'])} {mount['mountPath']}")
+            script.append(f"mount --bind {kept} {python}")
+            if ROOT.is_relative_to(home):
+                script += [f"mkdir -p {ROOT}", f"mount --bind {checkout} {ROOT}"]
+            script.append(f"mount -o remount,bind,ro {home}")
+        for mount in sorted(container["volumeMounts"], key=lambda mount: ROOT.is_relative_to(mount["mountPath"])):
+            hides = ROOT.is_relative_to(mount["mountPath"])
+            within = self.volume(mount["name"]) / str(ROOT.relative_to(mount["mountPath"])) if hides else None
+            if within is not None:  # the checkout lies where the container has a volume, below /tmp: it is mounted there again
+                within.mkdir(parents=True, exist_ok=True)
+                script.append(f"mount --bind {checkout} {within}")
+            script.append(f"mount --rbind {self.volume(mount['name'])} {mount['mountPath']}")
             if mount.get("readOnly"):
                 script.append(f"mount -o remount,bind,ro {mount['mountPath']}")
         script += [f"mount -o remount,bind,ro {top}" for top in SWEPT]
