@@ -39,15 +39,15 @@ class Traffic(msgspec.Struct, frozen=True):
 
     name: str
     gpus: int
-    """Of an engine."""
+    """How many GPUs an engine has."""
     requests_s: float
-    """Of a GPU."""
+    """Requests a second that one GPU answers."""
     output_tokens: int
     steps_s: float
     """Steps of an engine a second, each of which makes a batch of KV events."""
     blocks_per_step: int
     kv_blocks: int
-    """Of 16 tokens, in an engine's memory."""
+    """Blocks of 16 tokens in an engine's memory."""
     share: float = 0.4
 
 
@@ -60,7 +60,7 @@ assumption, per GPU."""
 
 
 async def _of_valkey() -> dict[str, float]:
-    """Of one request with 16 limits: scripts, and microseconds of Valkey's own processor time."""
+    """Scripts that one request with 16 limits takes, and microseconds of Valkey's own processor time."""
     with tempfile.TemporaryDirectory() as folder, valkey_server(Path(folder)) as socket:
         async with SUBJECTS["tidegate"](socket, CALLERS) as counters:
             await load(counters, CALLERS, REQUESTS // 10, "warm")

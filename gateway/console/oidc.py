@@ -31,7 +31,7 @@ COOKIE: Final = "tidegate_sign_in"
 SIGN_IN_S: Final = 600.0
 """Longest time at the provider: a person looks for a second factor. Providers' own codes live for a minute or ten."""
 RANDOM_BYTES: Final = 32
-"""Of state, nonce and verifier: 43 characters, the least that RFC 7636 allows for a verifier."""
+"""The length of state, nonce and verifier: 43 characters, the least that RFC 7636 allows for a verifier."""
 MAX_CODE_CHARS: Final = 4096
 DISCOVERY_S: Final = 300.0
 """How long the provider's discovery document is used, as `jwks.refresh_s`."""

@@ -21,7 +21,7 @@ WITHIN_S: Final = 10.0
 AT_ONCE: Final = 4
 """Panels that are asked for at once: a page has thirty, and Prometheus serves others too. Its own bound is 20 queries."""
 MAX_BYTES: Final = 4 * 1024**2
-"""Of one answer: 40 series of 1,000 points are 1.2 MB."""
+"""The bound on one answer: 40 series of 1,000 points are 1.2 MB."""
 MAX_POINTS: Final = 1000
 """Points of a line; a chart is not wider. Prometheus refuses more than 11,000."""
 USUAL_POINTS: Final = 240

@@ -20,7 +20,7 @@ from tenancy.feedback import AgreementBook, MeasuredAgreement
 AsksJudge = Callable[[list[Message], dict[str, object]], Awaitable[tuple[str, str]]]
 """Gets messages and the form of a verdict, and returns the reply, or why there is none."""
 DIGEST_CHARS: Final = 16
-"""Of the digest that names a set of cases: enough to tell sets of one project apart."""
+"""How much is kept of the digest that names a set of cases: enough to tell sets of one project apart."""
 
 log = structlog.get_logger("tidegate.judge")
 

@@ -29,9 +29,9 @@ class PromptedRequest(msgspec.Struct, frozen=True):
     """What a request with a prompt of the registry said itself, redacted, so that another version of the prompt can be asked the same."""
 
     id: str
-    """Of the prompt."""
+    """The id of the prompt."""
     version: int
-    """That the request had."""
+    """The version that the request had."""
     variables: dict[str, object]
     messages: tuple[PromptedMessage, ...]
     """Those behind the prompt's."""
