@@ -187,6 +187,7 @@ def text_of(key_id: KeyId, entropy: bytes) -> str:
 DATABASE_AWAY: Final = (
     "The database has not answered for a minute, so nobody knows which keys were revoked. Try again; the bootstrap token works."
 )
+NOT_READ: Final = "No key has been read from the database yet. Try again shortly; the bootstrap token works."
 NO_ISSUER: Final = "Tokens cannot be checked right now. Try again shortly."
 
 
@@ -194,26 +195,33 @@ class KeyHolders:
     """Looks keys and tokens up in the current directory; also a `gateway.sync.directory.DirectoryFollower`.
 
     Args:
-        directory: the directory to begin with.
+        empty: the directory to begin with; while it is in place, nobody is known and nobody is refused as unknown.
         believes: whether the directory is fresh enough to authenticate admins (`DirectoryWatch.believes_admins`).
+        issuers: whether identity providers are configured, whose tokens are accepted.
     """
 
-    def __init__(self, directory: Directory, believes: Callable[[], bool]) -> None:
-        self.directory = directory
+    def __init__(self, empty: Directory, believes: Callable[[], bool], *, issuers: bool = False) -> None:
+        self.directory = empty
         self.tokens: JwtVerifier | None = None
-        """Set once issuers were asked; until then a JWT is looked up as a key and not found."""
+        """Set once issuers were asked."""
+        self._empty = empty
         self._believes = believes
+        self._issuers = issuers
 
     async def __call__(self, text: str, now_unix: float) -> Principal | None:
         """The holder, or None for an unknown credential and for one without a role.
 
         Raises:
-            Problem: 503 for every credential once the database has not answered for a minute, since keys may have been revoked in the
-                meantime; and 503 for a token whose issuer's keys could never be read.
+            Problem: 503 for every credential before the directory was first read, and once the database has not answered for a
+                minute, since keys may have been revoked in the meantime; and 503 for a token whose issuer's keys were never read.
         """
+        if self.directory is self._empty:
+            raise AdminProblem(503, "store_unavailable", NOT_READ, headers=RETRY)
         if not self._believes():
             raise AdminProblem(503, "store_unavailable", DATABASE_AWAY, headers=RETRY)
-        if self.tokens is not None and looks_like_token(text):
+        if self._issuers and looks_like_token(text):
+            if self.tokens is None:
+                raise AdminProblem(503, "identity_unavailable", NO_ISSUER, headers=RETRY)
             try:
                 return _with_roles(await self.tokens.authenticate(text, now_unix, self))
             except Fault:
@@ -338,7 +346,7 @@ class AdminApiRun:
         self._writer = RevocationWriter(self._pending, books.change, time.time, partial(kept_directory_unix, settings, pepper))
         self._processes = OwnProcesses(settings, self._run_dir, check)
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
-        self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
+        self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins, issuers=bool(settings.auth.jwt))
         self._hook = _hook_for(settings, hook_secrets.rollouts)
         announce: Callable[[Mapping[str, object]], None] = self._hook.tell if self._hook is not None else lambda _message: None
         self._announce = announce

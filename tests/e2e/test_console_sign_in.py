@@ -88,11 +88,10 @@ async def sign_in_world(home: Path, host: str = "localhost") -> AsyncIterator[Si
         )
         async with serving(home, engine.url, settings=settings, more=more) as served:
             async with httpx.AsyncClient(base_url=served.admin, trust_env=False, timeout=HANG_S) as client:
+                person = {"authorization": f"Bearer {idp.token()}"}
                 async with asyncio.timeout(HANG_S):  # the directory and the provider's keys are read after the start
-                    while not any(path == "/keys" for path, _, _ in idp.asked):
-                        await asyncio.sleep(0.05)
-                    first = {"authorization": "Bearer an-admin-token-of-32-characters!"}
-                    while (await client.get("/admin/v1/tenants/acme", headers=first)).status_code != 200:
+                    while (early := await client.get("/admin/v1/self", headers=person)).status_code != 200:
+                        assert early.status_code == 503, early.text
                         await asyncio.sleep(0.05)
                 yield SignInWorld(served, idp, client)
 

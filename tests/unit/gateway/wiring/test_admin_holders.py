@@ -10,13 +10,15 @@ from gateway.admin.problem import AdminProblem
 from gateway.auth.jwt import JwtVerifier
 from gateway.sync.directory import ADMIN_STALE_S
 from gateway.wiring.admin import KeyHolders
+from tenancy.accounts import Contents
+from tenancy.directory import Directory
 from tenancy.directory_ports import EVERYWHERE
 from tenancy.jwt import IssuerRules, Mapped, Roles, Tokens
 from tenancy.jwt_keys import key_set
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, mint, revoked
 from tenancy.rights import INFERENCE_ONLY, KeyScope, Role
 from tests.issuer import ISSUER, NOW, document, signer
-from tests.unit.gateway.sync.test_directory import ACME, Site
+from tests.unit.gateway.sync.test_directory import ACME, PEPPER, Site
 
 BOOTSTRAP = "a-token-of-more-than-24-characters"
 GROUPS = {"llm-team": "tenant-admin", "llm-auditors": "auditor"}
@@ -37,7 +39,9 @@ async def site(tmp_path: Path) -> Site:
 
 
 def holders(site: Site) -> KeyHolders:
-    return KeyHolders(site.directory, lambda: site.watch.believes_admins)
+    made = KeyHolders(Directory(Contents(), PEPPER), lambda: site.watch.believes_admins, issuers=True)
+    made.directory = site.directory
+    return made
 
 
 async def add(site: Site, seed: int, *roles: Role) -> tuple[Minted, KeyRecord]:
@@ -61,6 +65,7 @@ class Away:
 
 async def test_a_key_with_roles_is_its_holder_and_one_of_the_data_port_is_nobody(site: Site) -> None:
     made = holders(site)
+    made.tokens = gate(ONE)
     admin, record = await add(site, 1, Role.OPERATOR, Role.BILLING)
     data, _ = await add(site, 2)
     await site.watch.refresh(made)
@@ -105,6 +110,23 @@ async def test_a_directory_that_was_never_read_lets_nobody_in(tmp_path: Path) ->
     with pytest.raises(AdminProblem) as caught:
         await holders(site)("anything", site.now)
     assert (caught.value.status, caught.value.headers["retry-after"]) == (503, "5")
+
+
+async def test_until_the_directory_and_the_issuers_were_read_nobody_is_called_unknown(site: Site) -> None:
+    made = KeyHolders(Directory(Contents(), PEPPER), lambda: site.watch.believes_admins, issuers=True)
+    admin, _ = await add(site, 1, Role.OPERATOR)
+    await site.watch.load()  # the store was asked, and what it said is not handed over yet
+    assert site.watch.believes_admins
+    token = ONE.token(groups=["llm-auditors"])
+
+    async def refusal(text: str) -> tuple[int, str]:
+        with pytest.raises(AdminProblem) as caught:
+            await made(text, NOW)
+        return caught.value.status, caught.value.code
+
+    assert [await refusal(text) for text in (admin.text, token)] == [(503, "store_unavailable")] * 2
+    made.directory = site.directory
+    assert await refusal(token) == (503, "identity_unavailable")
 
 
 async def test_a_token_has_the_roles_of_the_operators_table_in_its_own_tenant(site: Site) -> None:
