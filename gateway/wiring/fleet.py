@@ -12,11 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from backends.clients.endpoint import EngineEndpoint, endpoint, is_local, resolved
 from backends.clients.http1 import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.dns import DnsSource, system_lookup
-from backends.discovery.kubernetes import ClusterAccess, KubernetesSource, SliceQuery
+from backends.discovery.kubernetes.inference_pool import InferencePoolSource
+from backends.discovery.kubernetes.pods import KSERVE_PORT, PodQuery, PodSource, kserve_host, kserve_selector
+from backends.discovery.kubernetes.slices import SliceQuery, SliceSource
+from backends.discovery.kubernetes.watch import ClusterAccess
 from backends.discovery.probe import Prober, poll
 from backends.fetch import FetchError, fetch
 from backends.load_reports import Decode
@@ -199,18 +204,29 @@ def _sources(settings: Settings, deps: Deps) -> list[MemberSource]:
             lookup = system_lookup(d.dns or "", d.port)
             sources.append(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup))
         if pool.discover is not None and (k := pool.discover.kubernetes) is not None:
-            query = SliceQuery(
-                pool.name,
-                k.namespace or _text_of(SERVICE_ACCOUNT / "namespace") or "default",
-                k.service or "",
-                k.selector or "",
-                k.port,
-                pool.discover.scheme,
-                k.role,
-                settings.drain.grace_s,
-            )
-            sources.append(KubernetesSource(query, cluster_access(k, settings.base_dir, os.environ), deps.clock, deps.rng))
+            sources.append(_of_kubernetes(settings, pool, k, deps))
     return sources
+
+
+def _of_kubernetes(settings: Settings, pool: PoolSettings, written: KubernetesSettings, deps: Deps) -> MemberSource:
+    assert pool.discover is not None
+    namespace = written.namespace or _text_of(SERVICE_ACCOUNT / "namespace") or "default"
+    scheme, grace_s = pool.discover.scheme, settings.drain.grace_s
+    access = cluster_access(written, settings.base_dir, os.environ)
+    if written.service is not None or written.selector is not None:
+        slices = SliceQuery(
+            pool.name, namespace, written.service or "", written.selector or "", written.port, scheme, written.role, grace_s
+        )
+        return SliceSource(slices, access, deps.clock, deps.rng)
+    ports = () if written.port is None else (written.port,)
+    pods = PodQuery(pool.name, namespace, written.pods or "", ports, scheme, role=written.role, grace_s=grace_s)
+    if written.inference_pool is not None:
+        return InferencePoolSource(pods, written.inference_pool, access, deps.clock, deps.rng)
+    if (service := written.llm_inference_service) is not None:
+        pods = msgspec.structs.replace(
+            pods, selector=kserve_selector(service), host=kserve_host(service, namespace), fallback_port=KSERVE_PORT
+        )
+    return PodSource(pods, f"{namespace}/{written.in_words}", access, deps.clock, deps.rng)
 
 
 def cluster_access(written: KubernetesSettings, base_dir: Path, environ: Mapping[str, str]) -> ClusterAccess:

@@ -26,7 +26,7 @@ def test_one_place(good: dict[str, object]) -> None:
         ({}, "names no place, or two"),
         ({"file": "b.yaml", "dns": "x", "port": 1}, "names no place, or two"),
         ({"dns": "x", "port": 1, "kubernetes": {"service": "chat"}}, "names no place, or two"),
-        ({"kubernetes": {}}, "names no slices"),
+        ({"kubernetes": {}}, "names no backends, or them in two ways"),
         ({"kubernetes": {"service": "Chat"}}, "which Kubernetes allows for no name"),
         ({"kubernetes": {"selector": "a=$b"}}, "is no label selector"),
         ({"kubernetes": {"service": "chat", "port": 0}}, "greater than or equal to 1"),
