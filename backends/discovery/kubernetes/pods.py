@@ -54,8 +54,10 @@ class PodFacts(msgspec.Struct, frozen=True):
     leaving: bool
     role: str
     zone: str
-    ports: tuple[tuple[str, int], ...]
-    """Name and number of the TCP ports of its engine: of the container `main`, or of all containers."""
+    named_ports: tuple[tuple[str, int], ...]
+    """Name and number of the TCP ports of all containers that have a name."""
+    engine_ports: tuple[int, ...]
+    """The TCP ports of the container `main`, or without it of all containers."""
 
 
 def kserve_selector(service: str) -> str:
@@ -76,7 +78,6 @@ def facts_of(pod: Any) -> PodFacts:
     conditions = {said.type: said.status for said in (status.conditions if status is not None else None) or ()}
     containers = (pod.spec.containers if pod.spec is not None else None) or ()
     engines = [each for each in containers if each.name == ENGINE_CONTAINER] or containers
-    ports = tuple((port.name or "", port.containerPort) for each in engines for port in each.ports or () if port.protocol in (None, "TCP"))
     leaving = pod.metadata.deletionTimestamp is not None
     return PodFacts(
         (status.podIP if status is not None else None) or "",
@@ -84,8 +85,13 @@ def facts_of(pod: Any) -> PodFacts:
         runs and leaving,
         labels.get(ROLE_LABEL) or labels.get(LLM_D_ROLE_LABEL) or "",
         labels.get(ZONE_LABEL) or "",
-        ports,
+        tuple((port.name, port.containerPort) for port in _tcp_ports(containers) if port.name),
+        tuple(port.containerPort for port in _tcp_ports(engines)),
     )
+
+
+def _tcp_ports(containers: Iterable[Any]) -> list[Any]:
+    return [port for each in containers for port in each.ports or () if port.protocol in (None, "TCP")]
 
 
 class PodSource:
@@ -147,12 +153,12 @@ def members_of(pods: dict[str, PodFacts], query: PodQuery) -> list[Member]:
 def ports_of(facts: PodFacts, query: PodQuery) -> Iterable[int]:
     """The numbers of the wanted ports; without those that the pod does not have by name."""
     if query.ports:
-        named = dict(facts.ports)
+        named = dict(facts.named_ports)
         numbers = [port if isinstance(port, int) else named.get(port) for port in query.ports]
         return [number for number in numbers if number is not None]
-    if len(facts.ports) == 1:
-        return [facts.ports[0][1]]
-    return [] if facts.ports or query.fallback_port is None else [query.fallback_port]
+    if len(facts.engine_ports) == 1:
+        return facts.engine_ports
+    return [] if facts.engine_ports or query.fallback_port is None else [query.fallback_port]
 
 
 def _member(query: PodQuery, facts: PodFacts, port: int) -> Member:
