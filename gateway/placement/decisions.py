@@ -216,6 +216,7 @@ TERM_WORDS: Final = {
     "recompute_s": "for computing what another backend has cached",
     "memory_s": "for want of memory",
     "late_s": "for missing the promised time",
+    "crossing_s": "for being in another zone",
     "load_s": "for its load",
     "evict_s": "for the cache that it would lose",
 }
