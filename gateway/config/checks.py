@@ -191,12 +191,16 @@ def _callers(written: RawSettings) -> Iterator[Problem]:
         yield written.located.problem(
             ("data", "cors_origins"), '"*" allows every origin, so the others mean nothing', 'write ["*"] or remove "*"'
         )
-    if written.value("data", "trusted_proxies", "proxy_protocol") is True and written.value("data", "trusted_proxies", "networks") in (
-        None,
-        [],
-    ):
+    proxies = ("data", "trusted_proxies")
+    if written.value(*proxies, "destination_endpoint") is True and not written.value(*proxies, "networks"):
         yield written.located.problem(
-            ("data", "trusted_proxies", "proxy_protocol"),
+            (*proxies, "destination_endpoint"),
+            "only trusted proxies may name engines, and none is named, so that the header would never count",
+            "write their addresses into networks, for instance networks: [10.0.0.0/24]",
+        )
+    if written.value(*proxies, "proxy_protocol") is True and not written.value(*proxies, "networks"):
+        yield written.located.problem(
+            (*proxies, "proxy_protocol"),
             "only trusted proxies may send the header, and none is named, so that every connection would be closed",
             "write their addresses into networks, for instance networks: [10.0.0.0/24]",
         )

@@ -16,6 +16,7 @@ from gateway.http.edge.attempt_faults import caller_gone
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.relay import Heartbeat
 from gateway.placement.decisions import decision
+from gateway.placement.destination import backends_named
 from gateway.placement.in_flight import InFlight, InFlightPair
 from gateway.placement.place import Placement, decide, longest_context, prepare, routed
 from gateway.queue import refusals
@@ -129,6 +130,8 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     pool, load_table = placement.pool, placement.pool_state.load_table
     route = place(placement.request, pool, load_table, placement.policy_instance, placement.circumstances, deps.rng)
     placement = msgspec.structs.replace(placement, route=route) if placement.adapter is None else routed(placement, route)
+    if placement.destination and not story.asked.shadow:
+        placement = _to_named(placement, exchange, deps)
     if placement.route.full and may_wait_s(story) <= 0:
         placement = decide(placement, deps, deps.rng, Held.SEND)
     placed.pool, placed.revision, placed.lora = pool.name, pool.revision, placement.request.lora
@@ -146,6 +149,21 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
         begun = deps.clock() - took_s
     if deps.observe_decision is not None:
         deps.observe_decision(placement.route, deps.clock() - begun)
+    return placement
+
+
+def _to_named(placement: Placement, exchange: Exchange, deps: Deps) -> Placement:
+    """The placement on the engines that the endpoint picker in front has named, where it is trusted and they can take the request."""
+    count = deps.count_destination
+    if not exchange.from_picker:
+        count("untrusted")
+        return placement
+    named = backends_named(placement.destination, deps.live.fleet.pools[placement.pool.name], deps.live.endpoints)
+    if not named:
+        count("unknown")
+        return placement
+    placement = decide(msgspec.structs.replace(placement, named=named), deps, deps.rng)
+    count("taken" if placement.route.ranked and placement.route.ranked[0][0].id in named else "passed_over")
     return placement
 
 

@@ -45,6 +45,7 @@ from gateway.fleet.registry import Registry
 from gateway.fleet.roster import Attach, Detach, Roster
 from gateway.fleet.signals import SignalBoard, SignalWatch
 from gateway.fleet.sources import FileSource, LastGood, backends_files, read_orders
+from gateway.placement.destination import endpoint_of
 from gateway.placement.pool_state import PoolStates
 from gateway.placement.salts import root_of
 from gateway.process.supervisor import WorkerSlot
@@ -159,6 +160,7 @@ def fleet_for(
     kv_listener = KvListener(deps, upstreams.reach, count_kv, zeromq, _rooted(settings, deps))
     load_listener = LoadListener(deps, upstreams.reach, _decoders(settings), signal_board, count_push, zeromq)
     attach: tuple[Attach, ...] = (
+        partial(_located, deps.live.endpoints),
         partial(_judged, upstreams, health_watch),
         partial(_polled, upstreams, fleet_watch),
         partial(_read, upstreams, signal_watch),
@@ -307,6 +309,16 @@ def _wake_queue(pool_states: PoolStates, backend_id: str) -> None:
     pool_state = pool_states.of(backend_id)
     if pool_state is not None and pool_state.load_table.freed is not None:
         pool_state.load_table.freed()
+
+
+def _located(endpoints: dict[str, str], member: Member) -> Detach:
+    endpoints[member.id] = endpoint_of(member)
+    return partial(_forgotten, endpoints, member.id)
+
+
+def _forgotten(endpoints: dict[str, str], backend_id: str) -> Awaitable[None]:
+    endpoints.pop(backend_id, None)
+    return _nothing()
 
 
 def _judged(upstreams: _Upstreams, watch: HealthWatch, member: Member) -> Detach:

@@ -183,6 +183,9 @@ def test_the_proxy_protocol_needs_proxies(tmp_path):
     [problem] = found("data: {trusted_proxies: {proxy_protocol: true}}\n", tmp_path)
     assert "data.trusted_proxies.proxy_protocol: only trusted proxies may send the header, and none is named" in problem
     assert found("data: {trusted_proxies: {proxy_protocol: true, networks: [10.0.0.0/24]}}\n", tmp_path) == []
+    [problem] = found("data: {trusted_proxies: {destination_endpoint: true}}\n", tmp_path)
+    assert "data.trusted_proxies.destination_endpoint: only trusted proxies may name engines, and none is named" in problem
+    assert found("data: {trusted_proxies: {destination_endpoint: true, networks: [10.0.0.0/24]}}\n", tmp_path) == []
     assert found("data: {trusted_proxies: {proxy_protocol: false}}\n", tmp_path) == []
 
 
