@@ -8,6 +8,7 @@ after `timeoutSeconds`, refuses tokens (401) and roles (403), and can be cut off
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -103,6 +104,7 @@ class KubernetesApi:
 
     def __init__(self) -> None:
         self.port = 0
+        self.tls: ssl.SSLContext | None = None
         self.objects: dict[tuple[str, str], Json] = {}
         """By kind and name."""
         self.version = 100
@@ -123,7 +125,7 @@ class KubernetesApi:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls is not None else ''}://127.0.0.1:{self.port}"
 
     @property
     def lists(self) -> int:
@@ -264,12 +266,13 @@ def _reply(writer: asyncio.StreamWriter, status: int, document: Json) -> None:
 
 
 @asynccontextmanager
-async def kubernetes_api(*pieces: Json) -> AsyncIterator[KubernetesApi]:
+async def kubernetes_api(*pieces: Json, tls: ssl.SSLContext | None = None) -> AsyncIterator[KubernetesApi]:
     """A server on a free port of loopback."""
     api = KubernetesApi()
+    api.tls = tls
     for piece in pieces:
         api.put(piece)
-    server = await asyncio.start_server(api.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(api.serve, "127.0.0.1", 0, ssl=tls)
     api.port = server.sockets[0].getsockname()[1]
     try:
         yield api

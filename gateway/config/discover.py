@@ -5,7 +5,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from domain.membership import Role
+from backends.load_reports import MAX_RANKS
+from domain.membership import EnginePorts, Role
 from domain.strict import Strict
 from gateway.config.addresses import checked_engine_url, checked_host
 from gateway.config.secrets import File
@@ -101,6 +102,35 @@ class KubernetesSettings(Strict):
         return self.service or self.selector or ""
 
 
+class EnginePortsSettings(Strict):
+    """Further ports of the engines that are found, the same for each; of several engines on one address, as data-parallel ranks are, the
+    next one has the next number."""
+
+    kv_events: PortNumber | None = Field(
+        default=None, description="Port where each engine publishes its KV events; null: the content of its cache is not known."
+    )
+    kv_replay: PortNumber | None = Field(
+        default=None, description="Port where it answers replay requests; null: one lost batch makes the events untrusted."
+    )
+    load_push: PortNumber | None = Field(
+        default=None, description="Port where it pushes its load; null: the load is polled only. Dialect `sglang` only."
+    )
+    load_push_ranks: int = Field(default=1, ge=1, le=MAX_RANKS, description="Ranks of each engine that push, on consecutive ports.")
+    bootstrap: PortNumber | None = Field(
+        default=None, description="Port where decode engines ask a `prefill` engine for KV. Dialect `sglang` only."
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> "EnginePortsSettings":
+        if self.kv_replay is not None and self.kv_events is None:
+            raise ValueError("has kv_replay without kv_events; write both, or none")
+        return self
+
+    def value(self) -> EnginePorts:
+        """The ports as discovery takes them."""
+        return EnginePorts(self.kv_events, self.kv_replay, self.load_push, self.load_push_ranks, self.bootstrap)
+
+
 class DiscoverSettings(Strict):
     """The source of a pool's backends while the gateway runs: a file, a DNS name or Kubernetes."""
 
@@ -118,6 +148,9 @@ class DiscoverSettings(Strict):
     scheme: Literal["http", "https"] = Field(default="http", description="Scheme of the URLs of backends found by DNS or Kubernetes.")
     kubernetes: KubernetesSettings | None = Field(default=None, description="Endpoints or pods of a cluster that are the backends.")
     every_s: float = Field(default=5.0, ge=0.5, le=3600, description="Time between two resolutions of the name.")
+    ports: EnginePortsSettings | None = Field(
+        default=None, description="Further ports of engines found by DNS or Kubernetes, for KV events, pushed load and KV hand-over."
+    )
 
     @property
     def in_words(self) -> str:
@@ -141,6 +174,8 @@ class DiscoverSettings(Strict):
             )
         if self.kubernetes is not None and self.port is not None:
             raise ValueError("has a port beside kubernetes; write it into kubernetes")
+        if self.file is not None and self.ports is not None:
+            raise ValueError("has ports beside file; write kv_events, load_push and bootstrap_port of each backend into the file")
         if self.dns is not None and (self.port is None) != (self.record == "srv"):
             raise ValueError("does not say which port; write port with record: a, and none with record: srv, whose answer has it")
         return self

@@ -18,6 +18,7 @@ from backends.clients.endpoint import EngineEndpoint, endpoint, is_local, resolv
 from backends.clients.http1 import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.dns import DnsSource, system_lookup
+from backends.discovery.engine_ports import PortedSource
 from backends.discovery.kubernetes.inference_pool import InferencePoolSource
 from backends.discovery.kubernetes.pods import KSERVE_PORT, PodQuery, PodSource, kserve_host, kserve_selector
 from backends.discovery.kubernetes.slices import SliceQuery, SliceSource
@@ -30,8 +31,8 @@ from backends.ports import Upstream
 from backends.reach import Reach, networks_of
 from backends.signals import Signals
 from domain.clock import Clock
-from domain.membership import Member, MemberSource
-from gateway.config.discover import KubernetesSettings
+from domain.membership import FOUND, Member, MemberSource
+from gateway.config.discover import DiscoverSettings, KubernetesSettings
 from gateway.config.load import PoolSettings, Settings
 from gateway.config.secrets import read_reference
 from gateway.config.trust import TlsFiles
@@ -204,10 +205,14 @@ def _sources(settings: Settings, deps: Deps) -> list[MemberSource]:
         if pool.discover is not None and pool.discover.dns is not None:
             d = pool.discover
             lookup = system_lookup(d.dns or "", d.port)
-            sources.append(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup))
+            sources.append(_ported(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup), d))
         if pool.discover is not None and (k := pool.discover.kubernetes) is not None:
-            sources.append(_of_kubernetes(settings, pool, k, deps))
+            sources.append(_ported(_of_kubernetes(settings, pool, k, deps), pool.discover))
     return sources
+
+
+def _ported(source: MemberSource, written: DiscoverSettings) -> MemberSource:
+    return source if written.ports is None else PortedSource(source, written.ports.value())
 
 
 def _of_kubernetes(settings: Settings, pool: PoolSettings, written: KubernetesSettings, deps: Deps) -> MemberSource:
@@ -299,7 +304,7 @@ class _Upstreams:
             idle_s=self.settings.engines.idle_connection_s,
             max_connections=max_connections,
             address=member.address,
-            reach=self.reach if member.owner in ("dns", "kubernetes", "registered") else None,
+            reach=self.reach if member.owner in FOUND else None,
             tls=self.tls.of(member.pool),
         )
 
