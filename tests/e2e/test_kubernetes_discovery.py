@@ -2,6 +2,7 @@
 is away (nothing)."""
 
 import asyncio
+import socket
 import time
 from typing import Any
 
@@ -127,3 +128,18 @@ async def test_an_inference_pool_that_selects_other_ports_moves_the_fleet_and_cu
                 assert (state.name, state.members) == ("Kubernetes InferencePool engines/llama", 1)
                 traffic.stop()
         assert traffic.all_whole()
+
+
+async def test_an_engine_that_is_found_publishes_its_kv_events_at_the_port_of_its_pool() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    publishing = SimSettings(models=("sim",), speed=20, kv_events=f"tcp://*:{port}")
+    async with SimEngine(publishing) as one, kubernetes_api(pod("a", "127.0.0.1", port=one.port)) as api:
+        settings = site_of(api, pods="app=vllm")
+        settings["pool"]["discover"]["ports"] = {"kv_events": port}
+        async with gateway(**settings) as running, running.client() as client:
+            await until_is(running, name_of(one), Availability.UP)
+            await until(lambda: running.deps.live.kv.get(name_of(one)) is not None)
+            assert (await client.post("/v1/chat/completions", json=chat(max_tokens=200))).status_code == 200
+            await until(lambda: (running.deps.live.kv[name_of(one)].counts.batches) > 0)
