@@ -188,7 +188,6 @@ async def gateway(
         files=files,
         observe=observe,
         count_destination=metrics.count_destination,
-        observe_decision=metrics.observe_decision,
         log_defect=lambda error, _: defects.append(error),
         responses=responses,
         background=background,

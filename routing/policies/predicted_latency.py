@@ -147,8 +147,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
         late = [params.late_s if step > promised else 0.0 for step in steps]
         cost = [seconds + late_s for seconds, late_s in zip(cost, late, strict=True)]
     if params.crossing_s and request.region:
-        near = ("", request.region)
-        crossing = [0.0 if facts[row].region in near else params.crossing_s for row in rows]
+        crossing = [0.0 if facts[row].region in ("", request.region) else params.crossing_s for row in rows]
         cost = [seconds + crossing_s for seconds, crossing_s in zip(cost, crossing, strict=True)]
     shares = candidates.shares or [1.0] * len(rows)
     if candidates.shares:
