@@ -158,9 +158,11 @@ def _to_named(placement: Placement, exchange: Exchange, deps: Deps) -> Placement
     if not exchange.from_picker:
         count("untrusted")
         return placement
-    named = backends_named(placement.destination, deps.live.fleet.pools[placement.pool.name], deps.live.endpoints)
-    if not named:
-        count("unknown")
+    pool = deps.live.fleet.pools[placement.pool.name]
+    named = backends_named(placement.destination, pool, deps.live.endpoints)
+    if not named or pool.has_roles or pool.name in deps.sharing:
+        # where two engines share a request, one name is not a pair
+        count("passed_over" if named else "unknown")
         return placement
     placement = decide(msgspec.structs.replace(placement, named=named), deps, deps.rng)
     count("taken" if placement.route.ranked and placement.route.ranked[0][0].id in named else "passed_over")

@@ -71,6 +71,16 @@ async def test_an_engine_at_its_limit_is_passed_over() -> None:
             await asyncio.gather(first, return_exceptions=True)
 
 
+async def test_in_a_pool_of_prefill_and_decode_engines_a_name_is_passed_over() -> None:
+    async with SimEngine(SIM) as one, SimEngine(SIM) as two:
+        engines = [{"id": "prefill", "url": one.url, "role": "prefill"}, {"id": "whole", "url": two.url}]
+        terms = {"kv_bytes_token": 1000, "bandwidth_gb_s": 10}
+        async with gateway(pool={"backends": engines, "disaggregation": terms}, data=TRUSTED) as running:
+            await ask(running, endpoint(one), times=3)
+            assert len(two.received) >= 3
+            assert outcomes(running) == {"passed_over": 3}
+
+
 async def test_endpoints_that_are_none_of_the_pool_are_ignored() -> None:
     async with SimEngine(SIM) as one, SimEngine(SIM) as two, gateway(one.url, two.url, data=TRUSTED) as running:
         await ask(running, "10.9.9.9:1, not an endpoint")
