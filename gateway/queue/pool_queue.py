@@ -218,13 +218,10 @@ class PoolQueue:
         Raises:
             Fault: NO_BACKEND, with the time after which an engine is expected.
         """
-        waking = self.waking
-        assert waking is not None
-        if self._stopped:
-            raise refusals.stopping()
-        refused = waking.refusal(self._queue.past(place, waking.bounds), may_s)
-        if refused is not None:
-            raise refused
+        assert self.waking is not None
+        refused = self.waking.refusal(self._queue.past(place, self.waking.bounds), may_s)
+        if self._stopped or refused is not None:
+            raise refused or refusals.stopping()
 
     def forecast(self, place: QueuedRequest, may_s: float, *, supposed: bool = False) -> WaitForecast | None:
         """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up
@@ -485,11 +482,6 @@ class PoolQueue:
 
 class PoolQueues(dict[str, PoolQueue]):
     """The queue of every pool, by the pool's name; a dict, because every request looks its queue up."""
-
-    def stop_holding(self) -> None:
-        """End the waits for engines that have still to start."""
-        for queue in self.values():
-            queue.stop_holding()
 
     def sweep(self, now: float) -> None:
         """Check deadlines, heartbeats and capacity in every queue."""
