@@ -311,6 +311,8 @@ def _may_wait(placement: Placement, story: Story, deps: Deps) -> bool:
     """Whether a request that no backend takes now waits: for capacity, or for a backend that went away a moment ago. Not in an outage where
     its policy names another model for that case."""
     pool, now = placement.pool, deps.clock()
+    if not pool.up and deps.queues[pool.name].waking is not None:
+        return _is_held(placement, story, deps)
     out = not pool.up or deps.live.contacts.none_left(pool.up_ids)
     if not out:
         return placement.route.full
@@ -321,6 +323,23 @@ def _may_wait(placement: Placement, story: Story, deps: Deps) -> bool:
         return placement.route.full
     healths = [deps.live.health[backend.id] for backend in pool.backends if backend.id in deps.live.health]
     return any([health.lately_lost(now) for health in healths]) and not longest_context(placement)
+
+
+def _is_held(placement: Placement, story: Story, deps: Deps) -> bool:
+    """Whether a request waits for the first engine of a pool that may have none: not where its policy names another model for that case.
+
+    Raises:
+        Fault: NO_BACKEND with the time after which an engine is expected, where it cannot be held.
+    """
+    queue, chain = deps.queues[placement.pool.name], story.asked.chain
+    waking = queue.waking
+    assert waking is not None
+    waking.asked()
+    if chain is not None and chain.has_for(Kind.NO_BACKEND):
+        return False
+    story.placed.held_s = waking.wait_s
+    queue.refuse_asleep(_queue_entry(placement, story, deps), may_wait_s(story))
+    return True
 
 
 def _no_backend(ask: Ask, placement: Placement, deps: Deps) -> Fault:
