@@ -118,6 +118,7 @@ class EventKind(IntEnum):
     HANDED = 6
     ENGINE = 7
     SIBLINGS = 8
+    CALL = 9
 
 
 class SimulatedFlight:
@@ -232,6 +233,7 @@ class SimulatedFleet:
             self._handed,
             self._step,
             self._exchange,
+            self._call,
         )
         heap = self._heap
         while self._left and heap:
@@ -242,6 +244,9 @@ class SimulatedFleet:
         self.outcomes.finished_at = max(self.outcomes.ended, default=0.0)
         self.outcomes.preemptions = sum(engine.preemptions for engine in self.engines)
         return self.outcomes
+
+    def _call(self, event: Callable[[], None]) -> None:
+        event()
 
     # engines
 
