@@ -276,6 +276,9 @@ bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, si
 bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.fleet.holding $(if $(TRACES),--traces $(TRACES))
 
+bench-scaling: $(VENV)/.dev ## the scaling recommendation beside rules on requests and on busy engines, simulated (ten minutes); TRACES=folder with the public traces
+	$(BIN)/python -m bench.scaling --traces $(TRACES) --seeds 2 --write
+
 bench-batches: $(VENV)/.dev ## what batches do to the first tokens of other requests, in virtual time and for 13 minutes in real time
 	$(BIN)/python -m bench.batch_slack
 	$(BIN)/python -m bench.batch_beside

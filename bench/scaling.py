@@ -275,9 +275,7 @@ def main() -> None:
     lines = [line for line in LINES if line.name in arguments.lines.split(";")]
     seeds = range(101, 101 + arguments.seeds)
     with ProcessPoolExecutor(arguments.jobs) as processes:
-        text, rows = compared(
-            lines, seeds, 0, lambda runs: list(processes.map(partial(measured, traces=arguments.traces), runs))
-        )
+        text, rows = compared(lines, seeds, 0, lambda runs: list(processes.map(partial(measured, traces=arguments.traces), runs)))
     made = "\n".join([f"`{parser.prog}`, simulated; first half: seed 0, second half: seeds {seeds[0]} to {seeds[-1]}.", "", *text])
     print(made)
     if arguments.write:

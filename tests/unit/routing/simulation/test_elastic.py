@@ -34,7 +34,7 @@ def elastic(turns: list[TraceRequest], on: FleetFile, how: Elasticity, policy: s
     return ElasticFleet(on, Workload("test", turns, 64), partial(policy_instance, policy), dice(), how)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     wanted=st.lists(st.integers(1, 4), min_size=1, max_size=20),
     replicas=st.integers(1, 2),
@@ -43,7 +43,7 @@ def elastic(turns: list[TraceRequest], on: FleetFile, how: Elasticity, policy: s
 )
 def test_no_request_is_lost_while_engines_come_and_go(wanted: list[int], replicas: int, policy: str, cold_start_s: float) -> None:
     on = fleet(6, replicas=replicas)
-    one = elastic(some(150, gap_s=0.1), on, Elasticity(steps(*wanted), 2, cold_start_s, 1.0), policy)
+    one = elastic(some(100, gap_s=0.1), on, Elasticity(steps(*wanted), 2, cold_start_s, 1.0), policy)
     outcomes = one.run()
     assert set(outcomes.state) == {RequestEnd.DONE}
     assert outcomes.retries == 0
