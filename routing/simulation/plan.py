@@ -252,7 +252,7 @@ def plan_kind(kind: PlannedKind, workload: Workload, attain: float, most: int, e
 
 
 def least_number(meets: Callable[[int], bool], start: int, most: int) -> int | None:
-    """The least number from 1 to `most` that meets, where every greater one meets, too; None where `most` does not. Tries no number twice."""
+    """The least number from 1 to `most` that meets, where all greater ones meet, too; None where `most` does not. Tries no number twice."""
     low, high = 0, min(max(1, start), most)
     if meets(high):
         while high - low > 1:

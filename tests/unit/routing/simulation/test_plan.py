@@ -1,5 +1,5 @@
-"""The plan's laws: the number found meets the objectives and one fewer does not, more load needs no fewer, costs are hours times prices over
-tokens, and what no number can meet is known before a run."""
+"""The plan's laws: the number found meets the objectives and one fewer does not, more load needs no fewer, costs are
+hours times prices over tokens, and what no number can meet is known before a run."""
 
 import random
 from collections.abc import Sequence
@@ -64,8 +64,10 @@ def run(kind: PlannedKind, engines: int, workload: Workload, seed: int = 0) -> P
     return simulated(kind, engines, workload, routing_of(DEFAULT_ROUTING).policy_instance, dice(seed))
 
 
-def plan(kind: PlannedKind, workload: Workload, most: int = 64, extras: PlanExtras = PlanExtras(), seeds: int = 2) -> KindPlan:
-    return plan_kind(kind, workload, ATTAIN, most, extras, lambda engines: [run(kind, engines, workload, seed) for seed in range(seeds)])
+def plan(kind: PlannedKind, workload: Workload, most: int = 64, seeds: int = 2) -> KindPlan:
+    return plan_kind(
+        kind, workload, ATTAIN, most, PlanExtras(), lambda engines: [run(kind, engines, workload, seed) for seed in range(seeds)]
+    )
 
 
 @given(least=st.integers(1, 1100), start=st.integers(1, 1100), most=st.integers(1, 1024))
@@ -98,16 +100,16 @@ def test_the_number_found_meets_and_one_fewer_does_not() -> None:
 
 
 def test_more_load_and_stricter_objectives_need_no_fewer_engines() -> None:
-    workload = stream(240, 0.04)
-    by_load = [plan(kind_of(), workload.scaled(speed)).least or 0 for speed in (0.5, 1.0, 2.0, 4.0)]
+    workload = stream(120, 0.04)
+    by_load = [plan(kind_of(), workload.scaled(speed), seeds=1).least or 0 for speed in (0.5, 1.0, 3.0)]
     assert by_load == sorted(by_load)
     assert by_load[0] < by_load[-1]
-    by_slo = [plan(kind_of(Objective(ttft_s=ttft, tpot_s=0.03)), workload).least or 0 for ttft in (2.0, 0.5, 0.15)]
+    by_slo = [plan(kind_of(Objective(ttft_s=ttft, tpot_s=0.03)), workload, seeds=1).least or 0 for ttft in (2.0, 0.5, 0.15)]
     assert by_slo == sorted(by_slo)
 
 
 def test_a_slower_engine_needs_no_fewer() -> None:
-    needed = [plan(kind_of(slower=slower), stream(240, 0.04)).least or 0 for slower in (1.0, 1.5, 2.0)]
+    needed = [plan(kind_of(slower=slower), stream(120, 0.04), seeds=1).least or 0 for slower in (1.0, 2.0)]
     assert needed == sorted(needed)
     assert needed[0] < needed[-1]
 
@@ -164,7 +166,8 @@ def test_an_idle_engine_takes_what_the_simulation_takes(machine: str, prompt: in
 def test_no_fleet_attains_more_than_the_bound_on_idle_engines(lengths: Sequence[tuple[int, int, int]], engines: int, ttft: float) -> None:
     kind = kind_of(Objective(ttft_s=ttft, tpot_s=0.0068))
     turns = [
-        TraceRequest(place * 0.3, prompt, output, fresh_chain(prompt, 512, family)) for place, (prompt, output, family) in enumerate(lengths)
+        TraceRequest(place * 0.3, prompt, output, fresh_chain(prompt, 512, family))
+        for place, (prompt, output, family) in enumerate(lengths)
     ]
     workload = Workload("families", turns)
     assert run(kind, engines, workload).attained <= idle_bound(kind, workload, ATTAIN).attained + 1e-12
@@ -212,7 +215,7 @@ def test_a_bound_on_the_number_that_is_too_low_is_named() -> None:
 
 
 def test_the_cheapest_is_by_price_and_without_prices_by_gpus() -> None:
-    workload = stream(120, 0.05)
+    workload = stream(40, 0.05)
     small, large = plan(kind_of(usd=5.0), workload), plan(kind_of(usd=1.0, gpus=8), workload)
     assert cheapest([small, large]) is large
     assert cheapest([plan(kind_of(), workload), plan(kind_of(gpus=8), workload)]) is not None
