@@ -161,9 +161,10 @@ def _print(result: FleetPlan) -> None:
     tokens = f"{result.prompt_tokens:,} prompt and {result.output_tokens:,} answer tokens"
     out.print(f"{result.workload}: {result.requests:,} requests, {tokens}; {slo}", markup=False, soft_wrap=True)
     found = [one for one in result.kinds if one.least is not None]
-    if found:
-        print_table([_latencies(one, result.seeds) for one in found], list(_latencies(found[0], result.seeds)))
-        print_table([_costs(one, result) for one in found], list(_costs(found[0], result)))
+    # three tables, because one is wider than a terminal
+    for rows in ([_latencies(one, result.seeds) for one in found], [_engines(one, result) for one in found], _prices(found, result)):
+        if rows:
+            print_table(rows, list(rows[0]))
     for one in result.kinds:
         if one.why_not:
             out.print(f"{one.kind}: {one.why_not}", markup=False, soft_wrap=True)
@@ -195,27 +196,41 @@ def _latencies(one: KindPlan, seeds: int) -> dict[str, str]:
         "p99": f"{mean.ttft_p99_s:.3g}",
         "TPOT p95 ms": f"{mean.tpot_p95_s * 1e3:.3g}",
         "attained": f"{mean.attained:.1%}{spread}",
-        "KV mean, peak": f"{mean.kv_mean:.0%}, {mean.kv_peak:.0%}",
     }
 
 
-def _costs(one: KindPlan, result: FleetPlan) -> dict[str, str]:
-    cost = one.cost
+def _engines(one: KindPlan, result: FleetPlan) -> dict[str, str]:
+    cost, point = one.cost, one.at(one.least or 0)
     assert cost is not None
-    spare = result.extras.serving(one.least or 0) - (one.least or 0)
+    assert point is not None
+    spare = result.extras.serving(point.engines) - point.engines
     parts = [f"{spare} headroom"] * (spare > 0) + [f"{result.extras.standby} standby"] * (result.extras.standby > 0)
     parts += [f"{cost.preemptible} preemptible"] * (cost.preemptible > 0)
-    mark = "cheapest" if one.usd_engine_hour is not None else "fewest GPUs"
-    return {
+    row = {
         "kind": one.kind,
         "engines": str(cost.engines) + (f" ({', '.join(parts)})" if parts else ""),
         "GPUs": str(cost.gpus),
         "GPU-hours": f"{cost.gpu_hours:.3g}",
-        "USD an hour": "-" if cost.usd_hour is None else f"{cost.usd_hour:,.2f}",
-        "USD/1M in+out": "-" if cost.usd_per_million_tokens is None else f"{cost.usd_per_million_tokens:.3f}",
-        "USD/1M out": "-" if cost.usd_per_million_output_tokens is None else f"{cost.usd_per_million_output_tokens:.3f}",
-        "": mark if len(result.kinds) > 1 and one.kind == result.cheapest else "",
+        "KV mean": f"{point.mean.kv_mean:.0%}",
+        "KV peak": f"{point.mean.kv_peak:.0%}",
     }
+    unpriced = one.usd_engine_hour is None and len(result.kinds) > 1
+    return row | ({"": "fewest GPUs" if one.kind == result.cheapest else ""} if unpriced else {})
+
+
+def _prices(found: Sequence[KindPlan], result: FleetPlan) -> list[dict[str, str]]:
+    """Dollars; no rows where no price is known."""
+    return [
+        {
+            "kind": one.kind,
+            "USD an hour": f"{cost.usd_hour:,.2f}",
+            "USD for 1M tokens in and out": f"{cost.usd_per_million_tokens:.3f}",
+            "USD for 1M tokens out": f"{cost.usd_per_million_output_tokens:.3f}",
+            **({"": "cheapest" if one.kind == result.cheapest else ""} if len(result.kinds) > 1 else {}),
+        }
+        for one in found
+        if (cost := one.cost) is not None and cost.usd_hour is not None
+    ]
 
 
 def _figure() -> type:

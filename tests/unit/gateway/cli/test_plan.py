@@ -45,7 +45,7 @@ def test_two_kinds_from_the_trace_to_the_table_and_the_plot(folder: Path) -> Non
     done = run(folder, *prices, "--jobs", "2", fleets=("h100.yaml", "tp4.yaml"), ttft_s="1")
     assert done.exit_code == 0, done.output
     assert "mooncake: 160 requests, 480,000 prompt and 4,800 answer tokens; TTFT 1 s, TPOT 60 ms for 95.0%" in done.stdout
-    for said in ("USD/1M in+out", "1 standby)", "headroom", "cheapest", "one fewer (", "KV mean, peak", "simulated, not measured"):
+    for said in ("USD for 1M tokens in and out", "1 standby)", "headroom", "cheapest", "one fewer (", "KV peak", "simulated, not measured"):
         assert said in done.stdout
     assert "speed of tp4: constants of the class h100-70b-tp4; this engine was not measured" in done.stdout
     assert done.stdout.count("cheapest") == 1
