@@ -64,7 +64,8 @@ def plan(
 ) -> None:
     """Find how many engines meet latency objectives for a trace, and what they cost: simulated, with the default routing policy.
 
-    Exit codes: 0 found, 1 no kind of engine can meet the objectives, 2 something given cannot be used.
+    Exit codes: 0 found, 1 no kind of engine can meet the objectives, or a revision or launch configuration that is named is not
+    there, 2 something else that is given cannot be used.
     """
     if not trace:
         fail("--trace is empty: name a file, a folder or a made-up workload", 2)
