@@ -279,7 +279,7 @@ bench-plan: $(VENV)/.dev ## whether plans of fleets hold on unseen traffic, and 
 bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.fleet.holding $(if $(TRACES),--traces $(TRACES))
 
-bench-scaling: $(VENV)/.dev ## the scaling recommendation beside rules on requests and on busy engines, simulated (ten minutes); TRACES=folder with the public traces
+bench-scaling: $(VENV)/.dev ## the scaling recommendation beside rules on requests and on busy engines, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.scaling --traces $(TRACES) --seeds 2 --write
 
 bench-batches: $(VENV)/.dev ## what batches do to the first tokens of other requests, in virtual time and for 13 minutes in real time
