@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.usage import Usage
 from tenancy.hold import Admitted
-from tenancy.limits import Limit, Meter, Window
+from tenancy.limits import Limit, LimitWindow, Meter, Window
 from tenancy.stores.sql import SqlDirectory, migrate, open_engine
 from tenancy.stores.sql.schema import TOKEN_AMOUNTS, usage_event
 from tenancy.stores.valkey import TEXTS, ValkeyCounters
@@ -70,10 +70,10 @@ async def test_what_it_writes_by_its_columns_is_taken_by_the_schema_of_today(tmp
     async with engine.begin() as connection:
         await connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
         for (table,) in before.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'").fetchall():
-            found = before.execute(f"SELECT * FROM {table}")  # noqa: S608 - the names are the schema's
+            found = before.execute(f"SELECT * FROM {table}")
             columns = [column[0] for column in found.description]
             if table != "alembic_version":
-                insert = f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+                insert = f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
                 for row in found.fetchall():
                     await connection.exec_driver_sql(insert, tuple(row))
     assert await sums_in(engine) == FACTS["ledger"]
@@ -147,12 +147,12 @@ async def restored(client: Any) -> None:
             await client.zadd(name, {bytes.fromhex(part): score for part, score in value.items()})
 
 
-async def amounts(counters: ValkeyCounters) -> dict[tuple[Meter, Window], tuple[int, int]]:
+async def amounts(counters: ValkeyCounters) -> dict[tuple[Meter, LimitWindow], tuple[int, int]]:
     """What is used and held of every limit; what is held counts as used."""
     return {(state.line.limit.meter, state.line.limit.window): (state.used, state.held) for state in await counters.look(group())}
 
 
-def expected(holds: int, settled: int) -> dict[tuple[Meter, Window], tuple[int, int]]:
+def expected(holds: int, settled: int) -> dict[tuple[Meter, LimitWindow], tuple[int, int]]:
     """Of so many holds, some of which were settled."""
     wanted, charged = WANTED.tokens, CHARGED.tokens
     open_holds = holds - settled
