@@ -146,3 +146,78 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- range $key, $value := .parameters -}}{{- $text = $text | replace (printf "{%s}" $key) $value -}}{{- end -}}
 {{- $text -}}
 {{- end -}}
+
+{{/* Whether the recommendation is among the signals. Argument: the value `autoscaling`. */}}
+{{- define "engines.recommended" -}}
+{{- $found := false -}}
+{{- range .signals -}}{{- if eq .name "recommendation" -}}{{- $found = true -}}{{- end -}}{{- end -}}
+{{- $found -}}
+{{- end -}}
+
+{{/* Refusals of autoscaling that the schema cannot judge. Arguments: name, pool. */}}
+{{- define "engines.autoscaling.check" -}}
+{{- $a := .pool.autoscaling -}}
+{{- $at := printf "pools.%s.autoscaling" .name -}}
+{{- $recommended := eq (include "engines.recommended" $a) "true" -}}
+{{- $names := list -}}
+{{- range $a.signals -}}
+{{- if has .name $names -}}{{- fail (printf "%s.signals: %s stands twice; keep one" $at .name) -}}{{- end -}}
+{{- $names = append $names .name -}}
+{{- if and (eq .name "recommendation") (hasKey . "target") -}}{{- fail (printf "%s.signals: the recommendation is a number of backends and has no target; remove it" $at) -}}{{- end -}}
+{{- end -}}
+{{- if .pool.group -}}{{- fail (printf "%s.by: the engines of group %q belong together, and the signals do not tell their roles or ranks apart; write by: none" $at .pool.group) -}}{{- end -}}
+{{- if gt (int $a.min) (int $a.max) -}}{{- fail (printf "%s.min: is %d and max %d; the first is the smaller one" $at (int $a.min) (int $a.max)) -}}{{- end -}}
+{{- if eq (join " " $names) "deficit" -}}{{- fail (printf "%s.signals: the deficit is 0 as soon as promises are kept, so it alone removes what it has added; name another signal beside it" $at) -}}{{- end -}}
+{{- if and (eq $a.by "keda") (not $a.prometheus.address) -}}{{- fail (printf "%s.prometheus.address: is empty; write where KEDA asks Prometheus, as http://prometheus.monitoring.svc:9090" $at) -}}{{- end -}}
+{{- if and $a.standby (not $recommended) -}}{{- fail (printf "%s.standby: stands above the recommendation; add it to signals, or write standby: 0" $at) -}}{{- end -}}
+{{- if and $a.standby (ne $a.by "keda") -}}{{- fail (printf "%s.standby: needs by: keda, whose query it is added to; a HorizontalPodAutoscaler takes the metric as it is" $at) -}}{{- end -}}
+{{- if $a.toZero.enabled -}}
+{{- if ne $a.by "keda" -}}{{- fail (printf "%s.toZero: needs by: keda; a HorizontalPodAutoscaler keeps at least one" $at) -}}{{- end -}}
+{{- if not $recommended -}}{{- fail (printf "%s.toZero: needs the recommendation among signals, since without an engine the others say nothing" $at) -}}{{- end -}}
+{{- if $a.standby -}}{{- fail (printf "%s.toZero: contradicts standby: %d, which keeps an engine; keep one of both" $at (int $a.standby)) -}}{{- end -}}
+{{- end -}}
+{{- if $a.fallback.replicas -}}
+{{- if ne $a.by "keda" -}}{{- fail (printf "%s.fallback: needs by: keda" $at) -}}{{- end -}}
+{{- if ne (join " " $names) "recommendation" -}}{{- fail (printf "%s.fallback: KEDA takes it only where the recommendation is the one signal; write replicas: 0, and the number stays while Prometheus is away" $at) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels as matchers of PromQL. */}}
+{{- define "engines.matchers" -}}
+{{- $parts := list -}}
+{{- range $key := keys . | sortAlpha -}}{{- $parts = append $parts (printf "%s=%q" $key (get $ $key)) -}}{{- end -}}
+{{- join ", " $parts -}}
+{{- end -}}
+
+{{/*
+A signal of docs/reference/scaling.md as a query and a target, as JSON. Gateways see the same engines: the highest counts. A signal of
+requests that has no sample while engines are up counts as 0, so that a pool without traffic scales in. Arguments: signal, matched, standby.
+*/}}
+{{- define "engines.signal" -}}
+{{- $signal := .signal.name -}}
+{{- $of := include "engines.matchers" .matched -}}
+{{- $kinds := dict
+  "recommendation" (list "tidegate_pool_wanted_backends" "AverageValue" "1")
+  "queue" (list "tidegate_pool_queue_tokens_per_backend" "Value" "4000")
+  "ttft" (list "tidegate_pool_predicted_ttft_p95_seconds" "Value" "2")
+  "kv" (list "tidegate_pool_kv_pressure_ratio" "Value" "0.7")
+  "deficit" (list "tidegate_pool_goodput_deficit_ratio" "Value" "0.05") -}}
+{{- $kind := get $kinds $signal -}}
+{{- $metric := index $kind 0 -}}
+{{- $query := printf "max(%s{%s})" $metric $of -}}
+{{- if has $signal (list "ttft" "deficit") -}}{{- $query = printf "%s or 0 * max(tidegate_pool_queue_tokens_per_backend{%s})" $query $of -}}{{- end -}}
+{{- if and .standby (eq $signal "recommendation") -}}{{- $query = printf "%s + %d" $query .standby -}}{{- end -}}
+{{- $target := index $kind 2 -}}
+{{- if hasKey .signal "target" -}}{{- $target = include "engines.text" .signal.target -}}{{- end -}}
+{{- dict "name" $signal "metric" $metric "type" (index $kind 1) "target" $target "query" $query | toRawJson -}}
+{{- end -}}
+
+{{/* `replicas` of a pool's StatefulSet. With an autoscaler an upgrade writes the number that runs; a first installation the least. */}}
+{{- define "engines.replicas" -}}
+{{- if eq .pool.autoscaling.by "none" -}}
+{{ int .pool.replicas }}
+{{- else -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .root.Release.Namespace .service -}}
+{{- if $there -}}{{ dig "spec" "replicas" 1 $there | int }}{{- end -}}
+{{- end -}}
+{{- end -}}
