@@ -98,6 +98,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- range $v.engines -}}
 {{- if not (has .pool $pools) -}}{{- fail (printf "engines: there is no pool %q in settings.pools; there are %s" .pool (join ", " $pools)) -}}{{- end -}}
 {{- end -}}
+{{- if and (ne (include "tidegate.discovery" .) "{}") $v.networkPolicy.enabled (not $v.networkPolicy.apiServer) -}}{{- fail "networkPolicy.apiServer: is empty, and a pool of settings.pools discovers its engines in this cluster; write the address of the API server, as {cidr: 10.96.0.1/32, port: 443} and that of its endpoints (kubectl get endpointslices -n default kubernetes)" -}}{{- end -}}
 {{- range $s.pools -}}
 {{- if hasKey . "tls" -}}{{- fail (printf "settings.pools: tls of pool %q: the chart writes it; use engineTls" (default "" .name)) -}}{{- end -}}
 {{- end -}}
@@ -301,4 +302,24 @@ volumeMounts:
 {{- if $git.secret }}
 - {name: git-secret, mountPath: /etc/git-secret, readOnly: true}
 {{- end }}
+{{- end -}}
+
+{{/*
+The rights that discovery in this cluster needs, as JSON: namespace -> the kinds of resources that pools read there. Pools that name the
+address of an API server have a token of their own.
+*/}}
+{{- define "tidegate.discovery" -}}
+{{- $needed := dict -}}
+{{- range .Values.settings.pools -}}
+{{- $k := dig "discover" "kubernetes" dict . -}}
+{{- if and $k (not $k.address) -}}
+{{- $namespace := $k.namespace | default $.Release.Namespace -}}
+{{- $kinds := get $needed $namespace | default list -}}
+{{- if or $k.service $k.selector -}}{{- $kinds = append $kinds "endpointslices" -}}{{- end -}}
+{{- if or $k.pods $k.llm_inference_service $k.inference_pool -}}{{- $kinds = append $kinds "pods" -}}{{- end -}}
+{{- if $k.inference_pool -}}{{- $kinds = append $kinds "inferencepools" -}}{{- end -}}
+{{- $_ := set $needed $namespace ($kinds | uniq | sortAlpha) -}}
+{{- end -}}
+{{- end -}}
+{{- toRawJson $needed -}}
 {{- end -}}
