@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.telemetry.exposition import GAUGES
 from gateway.telemetry.scaling_gauges import SCALING_GAUGES
-from tests.charts.helm import BIN, CHARTS, Document, of, pods, problems, refusal, rendered
+from tests.charts.helm import BIN, CHARTS, Document, example, of, pods, problems, refusal, rendered
 
 pytestmark = pytest.mark.helm
 
@@ -203,6 +204,42 @@ def test_the_halves_of_a_disaggregated_pool_do_not_scale_by_figures_of_both() ->
     assert 'pools.chat.autoscaling.by: the engines of group "long" belong together' in refusal("engines", **values)
 
 
+def gateways(**autoscaling: Any) -> dict[str, Any]:
+    """Values of gateways that scale, over the example of two."""
+    return {"autoscaling": {"enabled": True, "max": 4, **autoscaling}}
+
+
+def test_gateways_scale_by_their_own_processor_time_and_open_requests() -> None:
+    documents = rendered("tidegate", "eight-gpu-node", **gateways(openRequests=400))
+    assert problems(documents) == []
+    spec = of(documents, "HorizontalPodAutoscaler")["spec"]
+    assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "tidegate"}
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 4)
+    cpu, requests = spec["metrics"]
+    assert (cpu["containerResource"]["name"], cpu["containerResource"]["container"]) == ("cpu", "gateway")
+    assert requests["pods"]["metric"]["name"] in GAUGES, "the gateway has a metric of this name"
+    assert spec["behavior"]["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 300}]
+    assert "replicas" not in of(documents, "StatefulSet")["spec"]
+    assert "HorizontalPodAutoscaler" not in {d["kind"] for d in rendered("tidegate", "eight-gpu-node")}
+
+
+@pytest.mark.parametrize(
+    ("name", "autoscaling", "message"),
+    [
+        (
+            "single-gpu-node",
+            {},
+            "autoscaling.max: 4 gateways cannot share SQLite; name PostgreSQL in stores.sql, or write autoscaling.max: 1",
+        ),
+        ("eight-gpu-node", {"min": 5}, "autoscaling.min: is 5 and max 4; the first is the smaller one"),
+        ("eight-gpu-node", {"cpu": 0}, "autoscaling: neither cpu nor openRequests is set"),
+        ("eight-gpu-node", {"cpu": "70%"}, "autoscaling.cpu: Invalid type"),
+    ],
+)
+def test_the_chart_of_the_gateway_refuses(name: str, autoscaling: dict[str, Any], message: str) -> None:
+    assert message in refusal("tidegate", name, **gateways(**autoscaling))
+
+
 class ApiServer(BaseHTTPRequestHandler):
     """What helm asks of an API server for `lookup`, scripted from the API's documentation: the kinds of apps/v1, and one StatefulSet."""
 
@@ -230,13 +267,15 @@ class ApiServer(BaseHTTPRequestHandler):
                     {"name": "statefulsets", "singularName": "statefulset", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}
                 ],
             },
-            "/apis/apps/v1/namespaces/llm/statefulsets/engines-chat": {
+        }
+        for name in ("engines-chat", "tidegate"):
+            there = {
                 "kind": "StatefulSet",
                 "apiVersion": "apps/v1",
-                "metadata": {"name": "engines-chat", "namespace": "llm"},
+                "metadata": {"name": name, "namespace": "llm"},
                 "spec": {"replicas": 6},
-            },
-        }
+            }
+            answers[f"/apis/apps/v1/namespaces/llm/statefulsets/{name}"] = there
         found = answers.get(path)
         body = json.dumps(found or {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}).encode()
         self.send_response(200 if found else 404)
@@ -249,29 +288,22 @@ class ApiServer(BaseHTTPRequestHandler):
         return
 
 
-def test_an_upgrade_leaves_the_number_of_engines_as_it_is(tmp_path: Path) -> None:
-    """A first rendering has no `replicas`, which Kubernetes takes for one; with the StatefulSet there, helm finds 6 and writes 6."""
-    first = of(rendered("engines", **scaled()), "StatefulSet")
-    assert "replicas" not in first["spec"]
+@pytest.mark.parametrize("chart", ["engines", "tidegate"])
+def test_an_upgrade_leaves_the_number_of_pods_as_it_is(chart: str, tmp_path: Path) -> None:
+    """Without `replicas` Kubernetes takes one. With the StatefulSet there, helm finds 6 and writes 6."""
+    values = scaled() if chart == "engines" else yaml.safe_load(example("tidegate", "eight-gpu-node").read_text()) | gateways()
+    assert "replicas" not in of(rendered(chart, **values), "StatefulSet")["spec"]
     server = ThreadingHTTPServer(("127.0.0.1", 0), ApiServer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         config = tmp_path / "kubeconfig"
-        config.write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-                    "users": [{"name": "c", "user": {}}],
-                    "current-context": "c",
-                }
-            )
-        )
-        command = [BIN / "helm", "template", "engines", CHARTS / "engines", "--namespace", "llm", "--dry-run=server", "--validate=false"]
+        cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
+        whole = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context], "users": [{"name": "c", "user": {}}]}
+        config.write_text(yaml.safe_dump(whole | {"current-context": "c"}))
+        command = [BIN / "helm", "template", chart, CHARTS / chart, "--namespace", "llm", "--dry-run=server", "--validate=false"]
         more = ["--kubeconfig", config, "--kube-version", "1.33", "--values", "-"]
-        done = subprocess.run([*command, *more], input=yaml.safe_dump(scaled()), capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*command, *more], input=yaml.safe_dump(values), capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         documents: list[Document] = [document for document in yaml.safe_load_all(done.stdout) if document]
         assert of(documents, "StatefulSet")["spec"]["replicas"] == 6

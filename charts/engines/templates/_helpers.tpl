@@ -212,7 +212,7 @@ requests that has no sample while engines are up counts as 0, so that a pool wit
 {{- dict "name" $signal "metric" $metric "type" (index $kind 1) "target" $target "query" $query | toRawJson -}}
 {{- end -}}
 
-{{/* `replicas` of a pool's StatefulSet. With an autoscaler an upgrade writes the number that runs; a first installation the least. */}}
+{{/* `replicas` of a pool's StatefulSet. With an autoscaler an upgrade writes the number that runs, and what only renders none. */}}
 {{- define "engines.replicas" -}}
 {{- if eq .pool.autoscaling.by "none" -}}
 {{ int .pool.replicas }}
