@@ -61,6 +61,9 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- if not (hasKey $parameters "events_endpoint") -}}{{- $_ := set $parameters "events_endpoint" (printf "tcp://*:%s" $parameters.events_port) -}}{{- end -}}
 {{- if not (hasKey $parameters "replay_endpoint") -}}{{- $_ := set $parameters "replay_endpoint" (printf "tcp://*:%s" $parameters.replay_port) -}}{{- end -}}
 {{- if not (hasKey $parameters "load_endpoint") -}}{{- $_ := set $parameters "load_endpoint" (ternary "auto" "off" (contains "*" $parameters.events_endpoint)) -}}{{- end -}}
+{{- $proof := "" -}}
+{{- with $pool.digest -}}{{- $proof = printf "@sha256-%s" (trimPrefix "sha256:" . | trunc 12) -}}{{- end -}}
+{{- if and $proof (eq $launch.engine "sglang") -}}{{- $_ := set $parameters "served_name" (printf "%s%s" (trimSuffix $proof $parameters.served_name) $proof) -}}{{- end -}}
 {{- $flags := list -}}
 {{- $seen := list -}}
 {{- range $flag := $launch.flags -}}
@@ -81,6 +84,15 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- if and (not (has $key $seen)) (not (kindIs "invalid" $value)) (ne (toString $value) "false") -}}
 {{- $flags = append $flags (include "engines.flag" (dict "name" $key "value" $value) | fromJson) -}}
 {{- end -}}
+{{- end -}}
+{{- if and $proof (eq $launch.engine "vllm") -}}
+{{- /* vLLM has several names: its usual one, and the one that proves the digest */ -}}
+{{- $named := list -}}
+{{- range $flags -}}
+{{- if eq .name "served-model-name" -}}{{- $named = append $named (dict "name" .name "values" (list "{served_name}" (printf "{served_name}%s" $proof))) -}}
+{{- else -}}{{- $named = append $named . -}}{{- end -}}
+{{- end -}}
+{{- $flags = $named -}}
 {{- end -}}
 {{- if $pool.tls.secret -}}
 {{- $flags = append $flags (dict "name" "ssl-certfile" "text" "/etc/tidegate-tls/tls.crt") -}}
@@ -220,4 +232,30 @@ requests that has no sample while engines are up counts as 0, so that a pool wit
 {{- $there := lookup "apps/v1" "StatefulSet" .root.Release.Namespace .service -}}
 {{- if $there -}}{{ dig "spec" "replicas" 1 $there | int }}{{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* What one engine asks of a node, as JSON. Argument: what engines.pool gives. */}}
+{{- define "engines.resources" -}}
+{{- $hardware := .launch.hardware -}}
+{{- $gpus := ternary (dict .pool.gpuResource (int $hardware.gpus)) dict (gt (int $hardware.gpus) 0) -}}
+{{- $memory := printf "%dGi" (int $hardware.memory_gib) -}}
+{{- $own := dict "requests" (merge (dict "cpu" (int $hardware.cpus | toString) "memory" $memory) $gpus) "limits" (merge (dict "memory" $memory) $gpus) -}}
+{{- mergeOverwrite $own .pool.resources | toRawJson -}}
+{{- end -}}
+
+{{- define "engines.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ int .Values.podSecurity.uid }}
+runAsGroup: {{ int .Values.podSecurity.gid }}
+fsGroup: {{ int .Values.podSecurity.gid }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{/* The labels of a pool's placeholders, which no Service and no policy of engines selects. Arguments: root, name. */}}
+{{- define "engines.buffer.selector" -}}
+app.kubernetes.io/name: {{ .root.Values.nameOverride | default .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: buffer
+tidegate/pool: {{ .name }}
 {{- end -}}
