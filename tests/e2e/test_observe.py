@@ -88,6 +88,7 @@ STAY_EMPTY = {
     "Difference to the baseline",
     "Judgement",
     "Refused connections",
+    "Certificates expire in",
     "Checks of tokens",
     "Lines of batches",
     "Ratings by callers",
