@@ -1,5 +1,7 @@
 """Whether a failed attempt may be retried on another backend. Pure: the state of the request and of the retry budget in, yes or no out.
 
+`may_retry` is for an answer that has not begun, `may_go_on` for one that was cut and whose pool lets another engine go on with it.
+
 A retry is allowed only before the first byte of the answer, and only after a failure that another engine may not have. The budget bounds
 the load that retries add to an overload in two ways: at any time at most 20 % of the requests in flight, but never fewer than 3, may be
 retries (Envoy's retry budget), and over time each request earns a fifth of a retry (Finagle's). The first alone does not hold at low
@@ -48,6 +50,13 @@ ELSEWHERE: Final = frozenset(
 """Kinds of failure that another backend may not have. First-token time-outs are not among them: see `LATE_SHARE`."""
 
 
+CUT: Final = frozenset({Kind.BROKEN_STREAM, Kind.ENGINE_ABORTED, Kind.BACKEND_LOST, Kind.BACKEND_DRAINED, Kind.TOKEN_GAP_TIMEOUT})
+"""Failures in the middle of an answer that say something about its engine and nothing about the answer."""
+
+MAX_CONTINUATIONS: Final = 2
+"""Engines that go on with one answer, at most."""
+
+
 class RetryBudget:
     """The retry budget of this process: counts requests and retries in flight, and the retries earned.
 
@@ -94,3 +103,13 @@ def may_retry(kind: Kind, *, retries: int, answer_begun: bool, spent_share: floa
         spent_share: time since dispatch over the first-token deadline.
     """
     return not answer_begun and retries < MAX_RETRIES and kind in ELSEWHERE and spent_share <= LATE_SHARE and budget.allows()
+
+
+def may_go_on(kind: Kind, continued: int) -> bool:
+    """Whether another engine may go on with an answer that was cut, as far as its failure is concerned. The budget is that of retries.
+
+    Args:
+        kind: how the last attempt failed; one that went on may have failed before its own first byte as well.
+        continued: how often another engine went on with it already.
+    """
+    return continued < MAX_CONTINUATIONS and (kind in CUT or (continued > 0 and kind in ELSEWHERE))

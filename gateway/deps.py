@@ -247,6 +247,8 @@ class Deps:
     """The cost of splitting a request between two backends, by pool name, where engines are set up for it."""
     hedges: Mapping[str, Hedge] = field(default_factory=dict)
     """When short requests are sent to a second backend, by pool name, where the settings say so."""
+    continuing: frozenset[str] = frozenset()
+    """The pools whose engines go on with the streams of others (`continue_streams`)."""
     region: str = ""
     """Where this gateway stands."""
     docs_url: str = ""

@@ -218,6 +218,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds that failed attempts with earlier models of the fallback chain took; part of `ttft_s`, not of `overhead_s`."""
     trace: TraceNotes | None = None
     """The course of the request, for its trace; None where nothing is traced."""
+    continued: int = 0
+    """How often another engine went on with the streamed answer, because the one before was lost."""
 
     @property
     def own_id(self) -> str:

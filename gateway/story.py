@@ -211,6 +211,8 @@ class TriedFacts(msgspec.Struct):
     """The two backends that were called at the same time, in the order of the calls; empty without a hedge."""
     prefill: str = ""
     """The prefill backend that was called last; empty where the attempt serves the request whole."""
+    continued: int = 0
+    """How often another engine went on with the answer."""
     suspicion: Suspicion = Suspicion.NONE
     """Whether engines die of the request. At `MAYBE` no other backend of the pool is tried, at `CONFIRMED` no other model either."""
     charge: Charge | None = None
@@ -503,6 +505,7 @@ class Story(msgspec.Struct):
             self.body_at - self.started_at,
             self.lost_s,
             self.trace,
+            tried.continued,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

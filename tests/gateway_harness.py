@@ -39,6 +39,7 @@ from policies.prompts.allowed import Registry
 from policies.prompts.prompt import RegisteredPrompt, prompt_of
 from policies.prompts.schema import PromptDocument
 from policies.schema import PolicyDocument
+from routing.fleet import Availability, Backend, Fleet
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Contents, Organisation, Project, Tenant
 from tenancy.conversations import ConversationStore
 from tenancy.directory import Directory
@@ -325,3 +326,11 @@ async def no_engine() -> AsyncIterator[str]:
     server.close()
     await server.wait_closed()
     yield f"http://127.0.0.1:{port}"
+
+
+def all_up(fleet: Fleet) -> Fleet:
+    """The fleet with every backend up, where nobody polls them."""
+    for pool in fleet.pools.values():
+        for backend in pool.backends:
+            fleet = fleet.with_backend(Backend(backend.id, pool.name, Availability.UP, ""))
+    return fleet

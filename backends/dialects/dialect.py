@@ -119,6 +119,9 @@ class Dialect(msgspec.Struct, frozen=True):
     realtime: bool = False
     """Whether its engines have a WebSocket for speech in vLLM's dialect at `Endpoint.REALTIME`."""
 
+    continues: Mapping[str, bool] | None = None
+    """The members of a chat with which its engines go on with the last message, which is the model's own; None where they cannot."""
+
     routes: Mapping[Endpoint, str | None] = {}
     """The paths of endpoints that its engines serve elsewhere than the gateway; None where they serve no such endpoint, or another API
     under its path. `Fields.takes` says it, too, of engines with a closed list of fields."""

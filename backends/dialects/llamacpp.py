@@ -62,6 +62,7 @@ DIALECT: Final = Dialect(
     drains="cuts answers in flight",
     mistakes=MISTAKES,
     usage_of_each_choice=True,
+    continues={},
     proven=True,
     routes=dict.fromkeys(
         (Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING, Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS, Endpoint.SPEECH)

@@ -130,6 +130,7 @@ DIALECT: Final = Dialect(
     proven=True,
     read_report=read_report,
     disaggregation=BOOTSTRAP,
+    continues={"continue_final_message": True},
     # its /v1/score is another API: the probabilities of given tokens behind a prompt
     routes={
         **dict.fromkeys((Endpoint.SCORE, Endpoint.POOLING, Endpoint.TRANSLATIONS, Endpoint.SPEECH)),

@@ -71,5 +71,6 @@ DIALECT: Final = Dialect(
     disaggregation=NIXL,
     pools_messages=True,
     realtime=True,
+    continues={"continue_final_message": True, "add_generation_prompt": False},
     tokenizes=("prompt", "messages"),
 )

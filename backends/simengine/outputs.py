@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from backends.simengine.json_values import Draw, UnsupportedSchema, text_for, value_for
-from backends.simengine.reading import ErrorAnswer
+from backends.simengine.reading import ErrorAnswer, turns_of
 from backends.simengine.settings import SimSettings
-from backends.simengine.shapes import WORDS, encode, natural_length, pieces_of, random_seed, words
+from backends.simengine.shapes import WORDS, answer_tokens, encode, natural_length, pieces_of, random_seed, words
 
 MAX_TOP_LOGPROBS: Final = 20
 """Alternatives per token; vLLM's `--max-logprobs` and OpenAI's bound."""
@@ -46,6 +46,8 @@ class OutputRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Alternatives per token; None for no logprobs at all."""
     says: str = ""
     """The whole answer, of an engine that acts as a guard model."""
+    said: int = 0
+    """Tokens that the answer has already, at the end of the prompt."""
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -98,6 +100,7 @@ def output_request(settings: SimSettings, kind: str, request: dict[str, Any]) ->
         reasons=settings.reasoning and not asked_not,
         shows_reasoning=request.get("include_reasoning", True) is not False,
         top_logprobs=top,
+        said=len(answer_tokens(turns_of(request)[1])),
     )
 
 
@@ -237,6 +240,8 @@ def _called(request: dict[str, Any], choice: ToolChoice) -> tuple[tuple[str, Any
 
 def planned(asked: OutputRequest, prompt: list[int], model: str, seed: int, dialect: str) -> OutputPlan:
     """What one choice says. Raises ErrorAnswer for a schema or pattern that has no value."""
+    if asked.said:
+        prompt = prompt[: -asked.said]  # the answer is that to the prompt alone, from behind what was said
     draw = Draw(random_seed(prompt, model, seed))
     thoughts: list[Token] = []
     if asked.reasons:
@@ -255,7 +260,8 @@ def planned(asked: OutputRequest, prompt: list[int], model: str, seed: int, dial
     except UnsupportedSchema as error:
         raise ErrorAnswer(400, str(error)) from None
     endless = (Token(word, "content") for word in words(prompt, model, seed))
-    return OutputPlan(itertools.chain(thoughts, endless), len(thoughts) + natural_length(prompt, model, seed), "stop", False)
+    whole = itertools.islice(itertools.chain(thoughts, endless), asked.said, None)
+    return OutputPlan(whole, max(1, len(thoughts) + natural_length(prompt, model, seed) - asked.said), "stop", False)
 
 
 def _constrained(asked: OutputRequest, draw: Draw) -> str:

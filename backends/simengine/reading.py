@@ -11,7 +11,7 @@ import msgspec
 from backends.simengine.faults import FaultRule, rule_of
 from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
-from backends.simengine.shapes import encode, tokens_of
+from backends.simengine.shapes import answer_tokens, encode, tokens_of
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "chat": ("messages",),
@@ -76,13 +76,27 @@ def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) ->
 def prompts_of(kind: str, request: dict[str, Any]) -> list[list[int]]:
     """The token ids of every prompt of the request."""
     if kind == "chat":
-        return [tokens_of(chat_text(request["messages"], request.get("tools")))]
+        messages, said = turns_of(request)
+        return [tokens_of(chat_text(messages, request.get("tools"))) + answer_tokens(said)]
     prompts = request["prompt" if kind == "text" else "input"]
     if isinstance(prompts, str):
         return [tokens_of(prompts)]
     if prompts and all(isinstance(item, int) for item in prompts):
         return [prompts]
     return [tokens_of(item) if isinstance(item, str) else item for item in prompts]
+
+
+def turns_of(request: dict[str, Any]) -> tuple[Any, str]:
+    """The messages of a chat before the answer, and what the answer has said already (`continue_final_message`)."""
+    messages = request["messages"]
+    if not request.get("continue_final_message"):
+        return messages, ""
+    last = messages[-1] if isinstance(messages, list) and messages else {}
+    if request.get("add_generation_prompt"):
+        raise ErrorAnswer(400, "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+    if last.get("role") != "assistant" or len(messages) < 2 or not isinstance(last.get("content"), str):
+        raise ErrorAnswer(400, "continue_final_message is set but the final message does not appear in the chat after rendering it.")
+    return messages[:-1], last["content"]
 
 
 def chat_text(messages: Any, tools: Any = None) -> str:

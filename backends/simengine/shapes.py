@@ -214,6 +214,11 @@ def tokens_of(text: str) -> list[int]:
     return [zlib.crc32(piece.encode()) % VOCABULARY for piece in pieces_of(text)]
 
 
+def answer_tokens(text: str) -> list[int]:
+    """The token ids of a text that `words` made: one for each word."""
+    return [zlib.crc32(word.encode()) % VOCABULARY for word in re.findall(r" ?[^ ]+", text)]
+
+
 def words(prompt: list[int], model: str, seed: int) -> Iterator[str]:
     """An endless answer, one token at a time; every word but the first begins with a space."""
     state = _digest(prompt, model, seed)

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from backends.concurrency_limit import LimitBounds
+from backends.dialects import DIALECTS
 from backends.dialects.thinking import Efforts
 from backends.load_reports import MAX_RANKS
 from backends.lora.residency import DIGEST_CHARS
@@ -424,6 +425,12 @@ class PoolSettings(Strict):
         description="Send short streamed requests to a second engine when the first does not begin in time, at most 2 % of them; `{}` "
         "for the defaults.",
     )
+    continue_streams: bool = Field(
+        default=False,
+        description="When an engine is lost in the middle of a streamed answer that is plain text (one choice, no tools, no structure, no "
+        "log-probabilities), another engine of the pool goes on with the text so far, at most twice. Dialects `vllm`, `sglang` and "
+        "`llamacpp`.",
+    )
     discover: DiscoverSettings | None = Field(
         default=None, description="Source of further backends: {file: …}, {dns: …} or {kubernetes: …}."
     )
@@ -453,6 +460,19 @@ class PoolSettings(Strict):
     def _filled(self) -> "PoolSettings":
         if "backends" not in self.model_fields_set and self.discover is None:
             raise ValueError("has no backends; list them, or write discover, or backends: [] to fill it over the admin port")
+        return self
+
+    @model_validator(mode="after")
+    def _continues(self) -> "PoolSettings":
+        if not self.continue_streams:
+            return self
+        able = [name for name, dialect in DIALECTS.items() if dialect.continues is not None]
+        if self.dialect not in able:
+            instead = ", ".join(able)
+            raise ValueError(f"continue_streams: engines of dialect {self.dialect} cannot go on with an answer; these can: {instead}")
+        for other in ("hedge", "disaggregation"):
+            if getattr(self, other) is not None:
+                raise ValueError(f"continue_streams and {other} are for different pools: remove one of them")
         return self
 
 

@@ -200,16 +200,18 @@ OVERLOAD: Final = Row(
             empty_until="the queue refuses a request",
         ),
         Panel(
-            "Degraded, fallen back, hedged, pulled back",
-            "What the gateway did so that a request could be answered: steps of degradation, other models, a second engine, preemption.",
+            "Degraded, fallen back, hedged, continued, pulled back",
+            "What the gateway did so that a request could be answered: steps of degradation, other models, a second engine, an engine that "
+            "goes on with the stream of a lost one, preemption.",
             (
                 Query('sum by (step) (rate(tidegate_degraded_total{model=~"$model"}[$__rate_interval]))', "degraded: {{step}}"),
                 Query("sum by (from, to) (rate(tidegate_fallbacks_total[$__rate_interval]))", "{{from}} to {{to}}"),
                 Query('sum by (result) (rate(tidegate_hedges_total{pool=~"$pool"}[$__rate_interval]))', "hedge {{result}}"),
+                Query('sum by (result) (rate(tidegate_streams_continued_total{pool=~"$pool"}[$__rate_interval]))', "continued {{result}}"),
                 Query('sum by (class) (rate(tidegate_queue_pulled_back_total{pool=~"$pool"}[$__rate_interval]))', "pulled back: {{class}}"),
             ),
             "requests/s",
-            empty_until="a request is degraded, hedged, preempted or answered by another model",
+            empty_until="a request is degraded, hedged, continued, preempted or answered by another model",
         ),
         Panel(
             "Drain rate of the queue",

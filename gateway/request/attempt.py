@@ -16,12 +16,13 @@ from domain.faults import Fault
 from gateway.deps import Deps
 from gateway.fleet.health import breaker_moved, note_outcome
 from gateway.guards.reply_detectors import ReplyDetectors
+from gateway.http.edge.answer_so_far import AnswerSoFar
 from gateway.http.edge.attempt_faults import backend_drained, caller_gone
-from gateway.http.edge.audio_taps import TAKEN
+from gateway.http.edge.audio_taps import TAKEN, SpeechTap, TranscriptTap
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.relay import ReplyRelay, ReplySource
 from gateway.http.edge.reply_chain import ReplyChain
-from gateway.http.edge.taps import taps_for
+from gateway.http.edge.taps import PlainTap, StreamTap, taps_for
 from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts
 from gateway.placement.in_flight import InFlight, in_flight_on, learn
 from gateway.placement.place import Placement
@@ -58,6 +59,12 @@ class Attempt(msgspec.Struct, eq=False):
     """The relay of the reply; None before the call is sent."""
     facts: AttemptFacts | None = None
     """The part of the Story that is written while the call is under way."""
+    so_far: AnswerSoFar | None = None
+    """Keeps the text of an answer that another engine may go on with; None where none may."""
+    chain: ReplyChain | None = None
+    """The reply chain of an answer that this attempt goes on with; None for an answer of its own."""
+    first_call: Call | None = None
+    """The call of the attempt that began the answer, where this one goes on with it."""
 
     def __post_init__(self) -> None:
         if self.timeouts is NO_TIMEOUT:
@@ -67,7 +74,9 @@ class Attempt(msgspec.Struct, eq=False):
 
     def on(self, backend: Backend) -> "Attempt":
         """The same request on another backend."""
-        return msgspec.structs.replace(self, backend=backend, timeouts=NO_TIMEOUT, on_begun=None, relay=None, facts=None)
+        return msgspec.structs.replace(
+            self, backend=backend, timeouts=NO_TIMEOUT, on_begun=None, relay=None, facts=None, so_far=None, chain=None
+        )
 
     @property
     def prefills(self) -> tuple[Backend, ...]:
@@ -112,7 +121,8 @@ class Attempt(msgspec.Struct, eq=False):
         story.tried.charge = in_flight.charge
         try:
             fault = await work
-            if fault is None and not self.ask.endpoint.duplex:  # a session lasts as long as its caller likes
+            # a session lasts as long as its caller likes, and of an answer that went on no engine gave the whole
+            if fault is None and not self.ask.endpoint.duplex and not story.tried.continued:
                 learn(self.ask, placement, in_flight, story, deps)
             return fault
         finally:
@@ -128,24 +138,16 @@ class Attempt(msgspec.Struct, eq=False):
             return self.refusal()  # while an adapter was loaded, or the prompt was computed
         story.tried.attempts += 1
         story.tried.backend = backend.id
-        facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
-        if self.ask.endpoint.duplex:
-            return await self._converse()
+        if self.chain is None:
+            facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
+            if self.ask.endpoint.duplex:
+                return await self._converse()
+            chain = self._new_chain(facts)
+        else:
+            facts = self.facts = story.attempt
+            chain = self._chain_on(self.chain)
         note = None if story.trace is None else self.noted(backend, facts)
         dialect = deps.dialects[self.placement.pool.name]
-        samples = deps.answer_samples
-        if deps.captures is not None and self.ask.endpoint.generates:
-            facts.captured = deps.captures.begin(self.ask.fields, story)
-        chain = taps_for(
-            self.ask,
-            story,
-            deps.clock,
-            self.engine_model,
-            self._names(),
-            engine=dialect,
-            detectors=None if story.asked.guards is None else self._detectors(story.asked.guards),
-            sample=samples.tap(self.ask, story) if samples is not None and (self.ask.logprobs or samples.share) else None,
-        )
         relay = self.relay = ReplyRelay(
             exchange,
             story,
@@ -180,6 +182,8 @@ class Attempt(msgspec.Struct, eq=False):
             if isinstance(chain, ReplyChain):
                 chain.close()
         facts.cached = chain.cached
+        if self.so_far is not None and isinstance(chain, ReplyChain):
+            self.chain = chain
         if chain.usage is not None:
             seen = exchange.written
             await check_usage(chain.usage, facts, self.ask, story, deps, backend=backend, seen_bytes=seen)
@@ -190,6 +194,34 @@ class Attempt(msgspec.Struct, eq=False):
             return fault
         note_outcome(deps.live, backend, self.placement.served, fault, story.own_id, deps.clock(), deps.rng)
         return fault
+
+    def _new_chain(self, facts: AttemptFacts) -> StreamTap | PlainTap | TranscriptTap | SpeechTap | ReplyChain:
+        """The chain of an answer that begins with this attempt."""
+        story, deps, ask = self.story, self.deps, self.ask
+        samples = deps.answer_samples
+        if deps.captures is not None and ask.endpoint.generates:
+            facts.captured = deps.captures.begin(ask.fields, story)
+        detectors = None if story.asked.guards is None else self._detectors(story.asked.guards)
+        if detectors is not None:
+            self.so_far = None  # they are asked no more once an attempt is over
+        return taps_for(
+            ask,
+            story,
+            deps.clock,
+            self.engine_model,
+            self.names(),
+            engine=deps.dialects[self.placement.pool.name],
+            detectors=detectors,
+            sample=samples.tap(ask, story) if samples is not None and (ask.logprobs or samples.share) else None,
+            so_far=self.so_far,
+        )
+
+    def _chain_on(self, chain: ReplyChain) -> ReplyChain:
+        """The chain of the answer that this attempt goes on with."""
+        assert self.so_far is not None
+        chain.go_on()
+        self.so_far.go_on(self.on_begun)
+        return chain
 
     async def _converse(self) -> Fault | None:
         """Open a session with the engine, and return when it is over."""
@@ -240,7 +272,7 @@ class Attempt(msgspec.Struct, eq=False):
         note.engine_model, note.facts = self.engine_model, facts
         return note
 
-    def _names(self) -> frozenset[str] | None:
+    def names(self) -> frozenset[str] | None:
         """The models that the reply may name; None where the dialect's engines answer with any name."""
         pool = self.placement.pool
         if not self.deps.dialects[pool.name].answers_as_listed:

@@ -12,6 +12,7 @@ from gateway.http.edge.exchange import Exchange
 from gateway.placement.place import Placement
 from gateway.queue.preempt import Preempted
 from gateway.request.attempt import Attempt
+from gateway.request.continuation import continued, engines_left, goes_on, keeps
 from gateway.request.hedge import hedged
 from gateway.request.lora import with_adapter
 from gateway.request.prefill import with_prefill
@@ -43,9 +44,16 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
     plain = adapter is None and story.placed.shared is None and pool.name not in deps.hedges
     candidates = placement.route.backends
     retry: RetryState | None = None
+    events = 0
+    cut: tuple[Attempt, Fault] | None = None
     while candidates:
         backend = candidates.pop(0)
-        attempt = Attempt(ask, call, engine_model, placement, exchange, story, deps, backend)
+        if cut is None:
+            attempt = Attempt(ask, call, engine_model, placement, exchange, story, deps, backend)
+            if deps.continuing:
+                attempt.so_far = keeps(ask, placement, deps)
+        else:
+            attempt = continued(cut[0], backend)
         try:
             fault = await (attempt.counted(attempt.dispatch()) if plain else _wrapped(attempt, first=retry is None))
         finally:
@@ -60,10 +68,16 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
             return False
         candidates = _remaining(candidates, placement, deps)
         retry = retry or RetryState(ask, story, deps, first_dispatch_at)
-        if not retry.may_retry(fault, backend, candidates, attempt.timeouts.first_event_s):
+        heard, events = events, story.attempt.events
+        # where an engine that was to go on said nothing, the caller is told why the answer was cut
+        told = fault if cut is None or events > heard else cut[1]
+        cut = (attempt, told) if goes_on(attempt, fault) else None
+        if cut is not None:
+            candidates = _by_room(engines_left(attempt, candidates), placement, deps)
+        if not retry.may_retry(fault, backend, candidates, attempt.timeouts.first_event_s, goes_on=cut is not None):
             if not exchange.gone and retry.returns_to_queue(fault, backend, placement):
                 return False
-            raise retry.final_fault(fault)
+            raise retry.final_fault(told)
     raise AssertionError("`choose` leaves no empty route, and nobody is tried after the last candidate")
 
 
@@ -110,7 +124,10 @@ def _remaining(candidates: list[Backend], placement: Placement, deps: Deps) -> l
     Where no backend has capacity, a retry exceeds a concurrency limit by one. The request has waited in the queue already, its first
     backend serves one request less than were dispatched to it, and the retry budget bounds the number of such requests.
     """
-    remaining = [backend for backend in candidates if backend.id in deps.upstreams]
+    return _by_room([backend for backend in candidates if backend.id in deps.upstreams], placement, deps)
+
+
+def _by_room(remaining: list[Backend], placement: Placement, deps: Deps) -> list[Backend]:
     shut, load_table = deps.live.breakers.shut(placement.served, deps.clock()), placement.pool_state.load_table
     if load_table.limited:
         remaining.sort(key=lambda backend: has_no_room(load_table, load_table.row_of[backend.id], 1.0) != "")

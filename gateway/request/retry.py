@@ -78,12 +78,15 @@ class RetryState:
         """The share of the first token's deadline that was spent when the last attempt failed."""
         self._spent = False
 
-    def may_retry(self, fault: Fault, backend: Backend, remaining: Sequence[Backend], first_token_s: float) -> bool:
+    def may_retry(
+        self, fault: Fault, backend: Backend, remaining: Sequence[Backend], first_token_s: float, *, goes_on: bool = False
+    ) -> bool:
         """Whether the first of the remaining candidates is tried after a failed attempt. If so, `attempt_over` has to be called when that
         attempt ends.
 
         Args:
             first_token_s: the deadline of the first token of the attempt that failed.
+            goes_on: whether the next engine goes on with an answer that has begun, so that the budget alone decides.
         """
         story, tried, deps = self._story, self._story.tried, self._deps
         engine, now = tried.backend if tried.prefill else backend.id, deps.clock()
@@ -95,7 +98,9 @@ class RetryState:
         # an adapter's load has its own time limit, and says nothing about the speed of answers
         share = self._share = (now - self._first_at - story.lora_wait_s) / first_token_s
         begun, budget, retries = story.attempt.begun, deps.budget, len(tried.failed)
-        allowed = attempt.may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=share, budget=budget)
+        allowed = goes_on and budget.allows()
+        if not goes_on:
+            allowed = attempt.may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=share, budget=budget)
         if tried.suspicion or not remaining or not allowed:
             self._spent = tried.suspicion > Suspicion.NONE or tried.failed != () or not budget.allows()
             return False

@@ -133,6 +133,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     audio_bytes: int = 0
     body_us: int = 0
     lost_us: int = 0
+    continued: int = 0
     limits: str = ""
     slo_missed: str = ""
 
@@ -249,6 +250,7 @@ def _flat(record: Record, end_user: bool, chain_key: str) -> AccessLogEntry:
         audio_bytes=usage.audio_bytes,
         body_us=int(record.body_s * 1e6),
         lost_us=int(record.lost_s * 1e6),
+        continued=record.continued,
         limits="; ".join(record.soft_limits) if record.soft_limits else "",
         slo_missed=",".join([level for level, met in record.promises if not met]) if record.promises else "",
     )

@@ -253,6 +253,13 @@ HEDGES: Final = Family(
     split_label="result",
     split=("won", "lost"),
 )
+CONTINUED: Final = Family(
+    "tidegate_streams_continued_total",
+    "Streams whose engine was lost in the middle of the answer, and that another engine was asked to go on with.",
+    ("pool",),
+    split_label="result",
+    split=("ok", "failed"),
+)
 KV_BATCHES: Final = Family(
     "tidegate_backend_kv_event_batches_total", "Batches of KV events applied, over all workers.", ("pool", "backend")
 )
@@ -609,6 +616,7 @@ FAMILIES: Final = (
     LORA_CALLS,
     SHARED_REQUESTS,
     HEDGES,
+    CONTINUED,
     KV_BATCHES,
     KV_GAPS,
     TOKEN_CHECKS,

@@ -60,6 +60,7 @@ from gateway.telemetry.families import (
     CLASSES,
     CLOSING_AT,
     CONNECTION_REFUSALS,
+    CONTINUED,
     CORRECTED,
     COST,
     CROWDED,
@@ -288,6 +289,8 @@ class Metrics:
         beaten = tuple([backend for backend in record.hedged if backend != record.backend and backend not in record.failed])
         if record.hedged:
             self._cells[HEDGES.name].cell((named(record.pool, self._pools),))[record.backend != record.hedged[1]] += 1
+        if record.continued:
+            self._cells[CONTINUED.name].cell((named(record.pool, self._pools),))[record.outcome != OK] += 1
         for backend in record.failed + beaten:  # another backend answered; the last attempt is counted with its request
             self._cells[ATTEMPTS.name].cell((named(record.pool, self._pools), named(backend, self._backends)))[0] += 1
         if record.prefill:

@@ -224,6 +224,7 @@ class _OneTrace:
             yield "tidegate.attempts", record.attempts
             yield "tidegate.failed", list(record.failed)
             yield "tidegate.hedged", list(record.hedged)
+            yield "tidegate.continued", record.continued
             yield "tidegate.policy", record.policy
             yield "tidegate.degraded", record.degraded
             dealt = [assignment for assignment in (record.dealt, record.dealt_prompt) if assignment is not None]

@@ -282,6 +282,7 @@ def deps_for(
         abilities={pool.name: _abilities(pool) for pool in settings.pools},
         sharing=_sharing(settings),
         hedges={pool.name: Hedge(pool.hedge.max_prompt_tokens, settings.workers) for pool in settings.pools if pool.hedge is not None},
+        continuing=frozenset(pool.name for pool in settings.pools if pool.continue_streams),
         region=settings.routing.region,
         docs_url=settings.public_docs,
         tokens=tokens,

@@ -8,8 +8,7 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from routing.fleet import Availability, Backend, Fleet
-from tests.gateway_harness import chat, gateway, no_engine, stream
+from tests.gateway_harness import all_up, chat, gateway, no_engine, stream
 from tests.pool_states import charged
 from tests.scale import scaled
 from tests.scripted_server import Peer, scripted
@@ -281,7 +280,7 @@ async def test_a_request_may_still_move_on_after_heartbeats() -> None:
 
     engines = {"heartbeat_s": 0.05, "first_token_base_s": 5.0}
     async with SimEngine(SIM) as good, scripted(dies_in_prefill) as bad, gateway(bad.url, good.url, engines=engines, poll=False) as running:
-        running.deps.live.fleet = _all_up(running.deps.live.fleet)
+        running.deps.live.fleet = all_up(running.deps.live.fleet)
         charged(running.deps.pool_states, "e1", running.deps.clock())  # so that the one that dies is tried first
         async with running.client() as client:
             seen = await stream(client, begun=pinged, max_tokens=3)
@@ -290,13 +289,6 @@ async def test_a_request_may_still_move_on_after_heartbeats() -> None:
         record = (await running.recorded(1))[0]
         assert (record.outcome, record.backend, record.failed, record.attempts) == ("ok", "e1", ("e0",), 2)
         assert running.open_holds == 0
-
-
-def _all_up(fleet: Fleet) -> Fleet:
-    for pool in fleet.pools.values():
-        for backend in pool.backends:
-            fleet = fleet.with_backend(Backend(backend.id, pool.name, Availability.UP, ""))
-    return fleet
 
 
 @pytest.mark.fault("slow reader")

@@ -7,6 +7,11 @@ from typing import Any
 
 import httpx
 
+from gateway.record import Record
+from tests.fault.proxy import cut, proxied
+from tests.gateway_harness import Stream, all_up, gateway, stream
+from tests.pool_states import charged
+
 LONG = "The quick brown fox jumps over the lazy dog near the old harbour wall. " * 20
 """Text of 200 to 800 tokens."""
 
@@ -67,3 +72,20 @@ async def asked_in_every_api(client: httpx.AsyncClient, model: str) -> None:
         assert any(line in ("content_block_delta", "response.output_text.delta") for line in lines)
         cut = whole.get("stop_reason") or whole["incomplete_details"]["reason"]
         assert cut in ("max_tokens", "max_output_tokens")
+
+
+async def cut_and_continued(url: str, dialect: str, served: str, content: str, *, tokens: int = 40) -> tuple[Stream, Stream, Record]:
+    """The same greedy stream twice: whole, and with its connection cut in the middle, so that the engine goes on with its own text.
+
+    Returns:
+        The whole stream, the one with the seam, and the record of the second.
+    """
+    fields = {**ask("sim", content, max_tokens=tokens), "ignore_eos": False, "stream_options": {"include_usage": True}}
+    pool = {"model": served, "dialect": dialect, "continue_streams": True}
+    async with proxied(url) as way, gateway(way.url, url, pool=pool, poll=False) as running, running.client() as client:
+        running.deps.live.fleet = all_up(running.deps.live.fleet)
+        charged(running.deps.pool_states, "e1", running.deps.clock(), tokens=100_000)  # so that the one behind the way is tried first
+        whole = await stream(client, **fields)
+        way.fault = cut(len(whole.raw) // 2)
+        seen = await stream(client, **fields)
+        return whole, seen, (await running.recorded(2))[1]

@@ -17,7 +17,7 @@ import pytest
 
 from backends.dialects import DIALECTS
 from gateway.judge.agreement import labelled_cases
-from tests.engines.asking import LONG, ask, asked_in_every_api, cached, post, refused, until
+from tests.engines.asking import LONG, ask, asked_in_every_api, cached, cut_and_continued, post, refused, until
 from tests.engines.processes import (
     GAP_S,
     ROOT,
@@ -93,6 +93,16 @@ async def test_streaming_one_chunk_per_token_and_one_end(bench: Bench) -> None:
     assert [event["usage"]["completion_tokens"] for event in seen.events if event.get("usage")] == [20]
     assert plain.json()["model"] == MODEL
     assert (plain.json()["usage"]["completion_tokens"], plain.json()["choices"][0]["finish_reason"]) == (20, "length")
+
+
+@pytest.mark.req("R11")
+async def test_the_engine_goes_on_with_the_text_of_a_stream_that_was_cut(bench: Bench, record_property: Any) -> None:
+    whole, seen, record = await cut_and_continued(bench.engine.url, "llamacpp", SERVED, "Name the months of the year in order.")
+    assert (seen.done, seen.errors, record.outcome, record.continued) == (True, [], "ok", 1)
+    assert seen.text == whole.text
+    totals = [[event["usage"] for event in one.events if event.get("usage")][-1] for one in (whole, seen)]
+    record_property("figure", f"tokens of prompt and answer: {[(t['prompt_tokens'], t['completion_tokens']) for t in totals]}")
+    assert abs(totals[0]["total_tokens"] - totals[1]["total_tokens"]) <= 1
 
 
 async def test_messages_and_responses_are_the_same_chat(bench: Bench) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from backends.dialects import DIALECTS
 from backends.lora.digest import lora_digest
-from tests.engines.asking import LONG, ask, asked_in_every_api, cached, post, refused, until
+from tests.engines.asking import LONG, ask, asked_in_every_api, cached, cut_and_continued, post, refused, until
 from tests.engines.processes import (
     GAP_S,
     Process,
@@ -151,6 +151,20 @@ async def test_streaming_chunk_by_chunk_and_one_end(bench: Bench) -> None:
     assert {event["model"] for event in seen.events} == {MODEL}
     assert seen.text == plain.json()["choices"][0]["message"]["content"]
     assert [event["usage"]["completion_tokens"] for event in seen.events if event.get("usage")] == [40]
+
+
+@pytest.mark.req("R11")
+async def test_the_engine_goes_on_with_the_text_of_a_stream_that_was_cut(bench: Bench, record_property: Any) -> None:
+    whole, seen, record = await cut_and_continued(bench.main.url, "vllm", SERVED, "hello")
+    assert (seen.done, seen.errors, record.outcome, record.continued) == (True, [], "ok", 1)
+    half = whole.text[: len(whole.text) // 4]
+    assert half
+    assert seen.text.startswith(half), (
+        "a random model's text is tokenized otherwise than it was made, so that only the beginning is the same"
+    )
+    totals = [[event["usage"] for event in one.events if event.get("usage")][-1] for one in (whole, seen)]
+    record_property("figure", f"tokens of prompt and answer: {[(t['prompt_tokens'], t['completion_tokens']) for t in totals]}")
+    assert totals[1]["completion_tokens"] <= 40
 
 
 async def test_messages_and_responses_are_the_same_chat(bench: Bench) -> None:

@@ -178,6 +178,7 @@ class RequestShown(RequestRow):
     timeline: list[StepShown] = Field(description="Where its time went, in order.")
     failed: list[str] = Field(description="Backends whose attempt failed before another one was tried.")
     hedged: list[str]
+    continued: int
     fell_back: list[str] = Field(description="Models that could not answer, and how each failed.")
     steps: list[str] = Field(description="Steps of the degradation ladder that were applied.")
     passed_over: list[str]
@@ -324,6 +325,7 @@ def _whole(request: LoggedRequest, *, has_content: bool, content: RequestContent
         "timeline": [msgspec.structs.asdict(step) for step in steps],
         "failed": _list(entry.failed, ","),
         "hedged": _list(entry.hedged, ","),
+        "continued": entry.continued,
         "fell_back": _list(entry.fell_back, "; "),
         "steps": _list(entry.steps, ", "),
         "passed_over": _list(entry.passed_over, "; "),

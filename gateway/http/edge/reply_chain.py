@@ -98,6 +98,10 @@ class ReplyChain:
         """The reply is complete: end every tap, in order."""
         return b"" if self.over or self.pending else self._pass(self._taps, b"", ending=True)
 
+    def go_on(self) -> None:
+        """Expect another engine's reply, which goes on with the answer of a stream that was cut."""
+        self.over, self.fault = False, None
+
     def listen(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when `more` may give something."""
         if self._guard is not None:

@@ -25,6 +25,7 @@ from gateway.answers.embeddings import MergeTap
 from gateway.answers.rerank import RerankTap
 from gateway.guards.reply_detectors import ReplyDetectors
 from gateway.guards.reply_tap import guard_tap
+from gateway.http.edge.answer_so_far import AnswerSoFar
 from gateway.http.edge.audio_taps import SpeechTap, TranscriptTap, sound_taps
 from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named, string_of
 from gateway.http.edge.reply_chain import ReplyChain, Tap
@@ -103,6 +104,17 @@ class StreamTap(_Judge, eq=False):
     """Events of a stream that keeps to its cap on output tokens, at most."""
     of_choices: UsageOfChoices | None = None
     """The usage so far, where the engine reports that of each choice by itself."""
+    before: int = 0
+    """Output tokens of the answer that other engines gave, and that are in the prompt of the one that goes on with it."""
+
+    def go_on(self, before: int) -> None:
+        """Expect another engine's reply, which goes on with the answer.
+
+        Args:
+            before: the output tokens so far.
+        """
+        self.splitter = EventSplitter()
+        self.over, self.fault, self.usage, self.cached, self.before = False, None, None, None, before
 
     def feed(self, data: bytes) -> bytes:
         """Whole events in, the same events out; see the class. Once `over` everything is dropped."""
@@ -186,6 +198,8 @@ class StreamTap(_Judge, eq=False):
             self.usage, self.cached = usage.value(), usage.cached  # cumulative in every other dialect, so the last one wins
             if self.of_choices is not None:
                 self.usage, self.cached = self.of_choices.sum_with(self.usage, self.cached)
+            if self.before and self.usage is not None:
+                payload = self._of_both(payload, self.usage)
         if document.choices:
             self.answer.note_event(now)
             if self.answer.events > self.most_events:
@@ -195,6 +209,24 @@ class StreamTap(_Judge, eq=False):
                 return b""
             payload = _without_usage(payload)
         return b"data: %b\n\n" % payload
+
+    def _of_both(self, payload: bytes, reported: Usage) -> bytes:
+        """The event with the usage of the whole answer, of an engine that goes on with another's."""
+        prompt_tokens = max(1, reported.prompt_tokens - self.before)
+        completion_tokens = reported.completion_tokens + self.before
+        self.usage = msgspec.structs.replace(
+            reported,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cached_tokens=min(reported.cached_tokens, prompt_tokens),
+        )
+        document: dict[str, Any] = msgspec.json.decode(payload)
+        document["usage"] |= {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        }
+        return msgspec.json.encode(document)
 
     def _terminator(self) -> bytes:
         if len(self.finished) < self.choices:
@@ -360,6 +392,7 @@ def taps_for(
     engine: Dialect | None = None,
     detectors: ReplyDetectors | None = None,
     sample: Tap | None = None,
+    so_far: AnswerSoFar | None = None,
 ) -> StreamTap | PlainTap | TranscriptTap | SpeechTap | ReplyChain:
     """The chain of one attempt's reply; the judging tap alone where nothing else has anything to do, so that an event costs one call.
 
@@ -372,6 +405,7 @@ def taps_for(
             here), and reports the usage of the whole answer.
         detectors: what guard rules that ask detectors ask.
         sample: keeps the beginning of a generated answer for metrics; lets everything go on.
+        so_far: keeps the text of a streamed answer, with which another engine may have to go on.
     """
     if ask.endpoint.sound and not ask.stream:
         return sound_taps(ask, story, clock, detectors)
@@ -387,7 +421,12 @@ def taps_for(
     else:
         judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names, whole_usage=not of_each)
         judge.items = ask.items
-    taps: list[Tap] = [judge] if sample is None else [judge, sample]
+    taps: list[Tap] = [judge]
+    if so_far is not None and isinstance(judge, StreamTap):
+        so_far.judge = judge
+        taps.append(so_far)
+    if sample is not None:
+        taps.append(sample)
     if story.attempt.captured is not None:
         taps.append(story.attempt.captured)  # before the guards' tap, which shows restored values
     guard = guard_tap(ask, story, judge, detectors)

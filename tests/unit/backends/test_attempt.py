@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.attempt import BUDGET_FLOOR, ELSEWHERE, SAVED, RetryBudget, may_retry
+from backends.attempt import BUDGET_FLOOR, CUT, ELSEWHERE, MAX_CONTINUATIONS, SAVED, RetryBudget, may_go_on, may_retry
 from domain.faults import SOURCE, Kind, Source
 
 
@@ -84,3 +84,13 @@ def test_the_workers_of_a_host_share_what_is_always_allowed_and_what_is_saved_up
             budget.retrying = 0
             at_once += 1
     assert at_once <= max(SAVED, workers), "nothing was earned meanwhile"
+
+
+@pytest.mark.req("R11")
+def test_an_answer_goes_on_after_its_engines_failure_alone_and_a_bounded_number_of_times() -> None:
+    assert {SOURCE[kind] for kind in CUT} == {Source.ENGINE}
+    assert Kind.INVALID_REPLY not in CUT, "what is garbage may have been garbage before"
+    for kind in Kind:
+        assert may_go_on(kind, 0) is (kind in CUT)
+        assert may_go_on(kind, 1) is (kind in CUT | ELSEWHERE)
+        assert not may_go_on(kind, MAX_CONTINUATIONS)
