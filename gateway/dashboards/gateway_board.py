@@ -75,8 +75,8 @@ GATEWAY: Final = Dashboard(
                 ),
                 Panel(
                     "Certificates expire in",
-                    "Time left of each certificate in use: the data port's (callers), and the client certificates towards engines. Below a week "
-                    "and below a day there are alerts.",
+                    "Time left of each certificate in use: the data port's (callers), and the client certificates towards engines. Below a "
+                    "week and below a day there are alerts.",
                     (Query("min by (use, pool) (tidegate_certificate_expires_timestamp_seconds) - time()", "{{use}} {{pool}}"),),
                     "seconds",
                     "bars",
