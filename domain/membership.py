@@ -19,6 +19,9 @@ Role = Literal["both", "prefill", "decode"]
 RANK: Final[tuple[Owner, ...]] = ("static", "file", "dns", "kubernetes", "registered")
 """Precedence of sources that name the same id: first the source that is harder to change by mistake or from outside."""
 
+FOUND: Final[frozenset[Owner]] = frozenset({"dns", "kubernetes", "registered"})
+"""Sources whose addresses have to lie in `engines.register_networks`: others than who wrote the settings can change them."""
+
 MAX_CLASHES: Final = 20
 """Contradictions reported at once; the first ones suffice to find the cause of more."""
 
@@ -52,6 +55,17 @@ class LoadPush(msgspec.Struct, frozen=True):
         """The endpoint of each rank, on consecutive ports."""
         host, _, port = self.endpoint.rpartition(":")
         return tuple(f"{host}:{int(port) + rank}" for rank in range(self.ranks))
+
+
+class EnginePorts(msgspec.Struct, frozen=True):
+    """The ports of engines that a source finds, beside that of the API; None for what they do not have."""
+
+    kv_events: int | None = None
+    kv_replay: int | None = None
+    load_push: int | None = None
+    load_push_ranks: int = 1
+    bootstrap: int | None = None
+    """Of prefill engines alone."""
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -88,13 +102,13 @@ class Member(msgspec.Struct, frozen=True):
     load_push: LoadPush | None = None
     role: Role = "both"
     bootstrap_port: int | None = None
-    """Port on the URL's host at which decode engines fetch KV; None for engines that do not."""
+    """Port on the address, or else the URL's host, at which decode engines fetch KV; None for engines that do not."""
     traits: Traits = NO_TRAITS
 
     @property
     def bootstrap(self) -> tuple[str, int] | None:
         """Host and port at which decode engines fetch KV; None without a port."""
-        return None if self.bootstrap_port is None else (urlsplit(self.url).hostname or "", self.bootstrap_port)
+        return None if self.bootstrap_port is None else (self.address or urlsplit(self.url).hostname or "", self.bootstrap_port)
 
     def same_place(self, other: "Member") -> bool:
         """Whether both are the same engine process. Another URL under the same id is another process, for which nothing known of

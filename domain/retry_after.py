@@ -70,6 +70,16 @@ def of_missing_engine(draw: float) -> Retry:
     return Retry(should=True, after_s=SOON_S + SPREAD_S * draw)
 
 
+def of_waking(left_s: float, draw: float) -> Retry:
+    """An engine that starts because of this request or of one before: when it is expected, and a little later for some, since they all come
+    back then.
+
+    Args:
+        left_s: seconds until it is expected.
+    """
+    return Retry(should=True, after_s=max(SOON_S, left_s) + SPREAD_S * draw)
+
+
 def of_overload(wait_s: float, draw: float) -> Retry:
     """A full queue, a wait that would be too long, or one that was.
 

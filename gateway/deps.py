@@ -73,6 +73,7 @@ class Live:
         "contacts",
         "contexts",
         "directory",
+        "endpoints",
         "fleet",
         "health",
         "kv",
@@ -99,6 +100,8 @@ class Live:
         """The backends that could not be reached lately."""
         self.suspects = PoisonSuspects()
         """Requests that were under way on engines that died."""
+        self.endpoints: dict[str, str] = {}
+        """Where each backend listens, as `address:port`, by backend id; empty for one that is known by a host name alone."""
         self.names: dict[str, frozenset[str]] = {}
         """The models each backend listed last, by backend id."""
         self.unproven: dict[str, str] = {}
@@ -215,6 +218,8 @@ class Deps:
     timeouts: Timeouts
     watch: Watch
     observe: Callable[[Record], None]
+    count_destination: Callable[[str], None]
+    """Called for a request whose head names engines, with what became of that: one of `telemetry.families.DESTINATION_OUTCOMES`."""
     observe_decision: Callable[[Route, float], None] | None
     """Called once per decision with the seconds it took, reading its prompt included; None where nothing measures decisions."""
     ledger_full: Callable[[], bool]

@@ -147,6 +147,8 @@ class PlacedFacts(msgspec.Struct):
     """Whether the request was preempted, before any part of an answer, for a more urgent one."""
     put_off: Fault | None = None
     """The refusal for want of capacity that counts unless the cache has the answer."""
+    held_s: float = 0.0
+    """For how long requests are held while the pool has no engine yet; 0 for any other request."""
     returned: int = 0
     """The attempts before the request returned to the queue because no engine could be reached; 0 when it did not."""
 

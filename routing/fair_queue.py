@@ -122,6 +122,17 @@ class FairQueue:
         rank = rank_of(waiting)
         return self._tenant_full(waiting, rank) or self._full(waiting, rank)
 
+    def past(self, waiting: QueuedRequest, bounds: QueueBounds) -> str | None:
+        """The bound of these that one more request would exceed, whoever else waits; None where it would not."""
+        size, (count, held) = waiting.size_bytes, self._of_tenant(waiting.tenant)
+        if count + 1 > bounds.tenant_count:
+            return "tenant_count"
+        if held + size > bounds.tenant_bytes:
+            return "tenant_bytes"
+        if self.count + 1 > bounds.count:
+            return "count"
+        return "size_bytes" if self.size_bytes + size > bounds.size_bytes else None
+
     def put(self, waiting: QueuedRequest) -> Put:
         """Let a request wait, where necessary instead of lower ranked ones.
 

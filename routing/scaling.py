@@ -24,6 +24,7 @@ import msgspec
 from pydantic import Field, model_validator
 
 from domain.strict import Strict
+from routing.fair_queue import QueueBounds
 
 DEFICIT: Final = 0.05
 """Share of missed promises that is no reason to scale: promises are mostly made for 95 of 100 requests."""
@@ -33,10 +34,40 @@ USUAL_TOKENS: Final = 500
 """Uncached tokens that are assumed of a waiting request where no engine says how many wait."""
 
 
+class ToZeroSettings(Strict):
+    """A pool that has no backend while nobody asks for it: what is held until one has started."""
+
+    max_requests: int = Field(
+        default=512, ge=1, le=100_000, description="Most requests that are held, by all workers of a gateway together."
+    )
+    max_requests_per_tenant: int = Field(default=64, ge=1, le=100_000, description="Most requests of one tenant that are held.")
+    max_bytes: int = Field(default=128 * 1024 * 1024, ge=1024, le=2**40, description="Bytes of the bodies of all held requests together.")
+    max_bytes_per_tenant: int = Field(
+        default=32 * 1024 * 1024, ge=1024, le=2**40, description="Bytes of the bodies of one tenant's held requests."
+    )
+    wait_s: float = Field(
+        default=300.0,
+        gt=0,
+        le=3600,
+        description="Longest time that a request is held. A policy's `max_wait_s` and the caller's `x-tidegate-timeout-s` may shorten it.",
+    )
+    cold_start_s: float = Field(
+        default=120.0,
+        gt=0,
+        le=3600,
+        description="Time that an engine needs to start, until the gateway has seen some: what cannot be held is to come back after it.",
+    )
+
+    @property
+    def bounds(self) -> QueueBounds:
+        """What may be held."""
+        return QueueBounds(self.max_requests, self.max_bytes, self.max_requests_per_tenant, self.max_bytes_per_tenant)
+
+
 class ScaleSettings(Strict):
     """How many backends a pool should have; see docs/reference/scaling.md."""
 
-    min: int = Field(default=1, ge=1, le=100_000, description="Fewest backends that are recommended.")
+    min: int = Field(default=1, ge=0, le=100_000, description="Fewest backends that are recommended; 0 with `to_zero` only.")
     max: int = Field(default=100, ge=1, le=100_000, description="Most backends that are recommended.")
     headroom: float = Field(
         default=0.2, ge=0, le=0.9, description="Share of the backends that the load of now leaves free, for what comes while others start."
@@ -47,10 +78,18 @@ class ScaleSettings(Strict):
         default=300.0, ge=0, le=86_400, description="Time during which fewer backends must have sufficed before fewer are recommended."
     )
 
+    to_zero: ToZeroSettings | None = Field(
+        default=None, description="The pool may have no backend while nobody asks for it; `{}` for the defaults. Together with `min: 0`."
+    )
+
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"min is {self.min:,} and max {self.max:,}; the first is the smaller one")
+        if self.min == 0 and self.to_zero is None:
+            raise ValueError("min is 0, so that requests may find no engine; write to_zero: {} to have them held until one has started")
+        if self.min > 0 and self.to_zero is not None:
+            raise ValueError(f"to_zero is for pools that may have no engine, and min is {self.min:,}; write min: 0, or remove to_zero")
         return self
 
 
@@ -80,6 +119,10 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The error of predicted times to the first token, at the 90th percentile."""
     deficit: float | None = None
     """Share of the requests of the last minute that missed their promise; None without promises."""
+    answered: float = 0.0
+    """Requests whose answer began within the last minute."""
+    held: int = 0
+    """Of a pool that may have no backend and has none up, the requests that wait for one, and 1 where one was turned away lately."""
 
     @property
     def requests(self) -> float:
@@ -124,6 +167,8 @@ class Need(msgspec.Struct, frozen=True):
 
 def needed(load: PoolLoad, scale: ScaleSettings) -> Need:
     """The backends that the load needs, and why in words."""
+    if load.held and not load.up:
+        return Need(float(max(scale.min, 1)), 0.0, f"the pool is waking: {load.held} requests found no backend up")
     if not load.backends:
         waits = f"{load.queued} requests wait" if load.queued else "nothing waits"
         return Need(float(scale.min), 0.0, f"the pool has no backend, and {waits}")
@@ -135,6 +180,9 @@ def needed(load: PoolLoad, scale: ScaleSettings) -> Need:
     if (pressure := load.kv_pressure) is not None:
         said = f"running and waiting requests take {pressure:.0%} of the KV cache, of which {scale.kv:.0%} may be used"
         sizes.append((load.up * pressure / scale.kv, said))
+    if scale.to_zero is not None and not load.requests:
+        lately = f"{load.answered:.0f} answers began in the last minute"
+        sizes = [(min(load.answered, 0.5), lately if load.answered else "nothing was asked for a minute")]
     size, why = max(sizes, default=(float(load.up), f"{load.up} engines tell neither their KV cache nor a limit"))
     most = size / (1 - scale.headroom) if sizes else size
     if (predicted := load.predicted_s) is not None and predicted > scale.ttft_s:

@@ -187,6 +187,7 @@ async def gateway(
         detectors=detectors,
         files=files,
         observe=observe,
+        count_destination=metrics.count_destination,
         log_defect=lambda error, _: defects.append(error),
         responses=responses,
         background=background,
@@ -209,6 +210,7 @@ async def gateway(
         log_defect=deps.log_defect,
         hosts=hosts,
         proxies=proxies if proxies.networks else None,
+        pickers=proxies if settings.data.trusted_proxies.destination_endpoint else None,
         streams=data_port.streams,
     )
     sock = socket.socket()

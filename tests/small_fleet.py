@@ -5,10 +5,13 @@ It takes decisions with the real code and says nothing of real engines; the flee
 
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import NamedTuple
 
 from routing.load import Charge, LoadTable
+from routing.load_row import BackendFacts
 from routing.policy_instance import PolicyInstance
 from routing.ports import Circumstances, RoutingRequest
 from routing.schedule import place
@@ -32,11 +35,21 @@ class Outcome(NamedTuple):
     """Share of its prompt that was cached."""
 
 
-def run(how: PolicyInstance, arrivals: list[Arrival], speeds: dict[str, float], *, seed: int = 1, step_s: float = 0.0) -> list[Outcome]:
+def run(
+    how: PolicyInstance,
+    arrivals: list[Arrival],
+    speeds: dict[str, float],
+    *,
+    seed: int = 1,
+    step_s: float = 0.0,
+    regions: Mapping[str, str] = MappingProxyType({}),
+) -> list[Outcome]:
     """What became of each arrival; `speeds` are tokens of prefill a second."""
     load_table, pool, rng = LoadTable(speeds), pool_of(*speeds), random.Random(seed)
     for one in speeds:
         tell(load_table, one, -1.0, kv_capacity=1e9)
+    for one, region in regions.items():
+        load_table.set_facts(one, BackendFacts(region=region))
     free_at = dict.fromkeys(speeds, 0.0)
     holds: dict[str, dict[str, int]] = defaultdict(dict)
     events: list[tuple[float, int, bool, Charge]] = []

@@ -191,12 +191,16 @@ def _callers(written: RawSettings) -> Iterator[Problem]:
         yield written.located.problem(
             ("data", "cors_origins"), '"*" allows every origin, so the others mean nothing', 'write ["*"] or remove "*"'
         )
-    if written.value("data", "trusted_proxies", "proxy_protocol") is True and written.value("data", "trusted_proxies", "networks") in (
-        None,
-        [],
-    ):
+    proxies = ("data", "trusted_proxies")
+    if written.value(*proxies, "destination_endpoint") is True and not written.value(*proxies, "networks"):
         yield written.located.problem(
-            ("data", "trusted_proxies", "proxy_protocol"),
+            (*proxies, "destination_endpoint"),
+            "only trusted proxies may name engines, and none is named, so that the header would never count",
+            "write their addresses into networks, for instance networks: [10.0.0.0/24]",
+        )
+    if written.value(*proxies, "proxy_protocol") is True and not written.value(*proxies, "networks"):
+        yield written.located.problem(
+            (*proxies, "proxy_protocol"),
             "only trusted proxies may send the header, and none is named, so that every connection would be closed",
             "write their addresses into networks, for instance networks: [10.0.0.0/24]",
         )
@@ -372,13 +376,17 @@ def _load_push(written: RawSettings) -> Iterator[Problem]:
     located = written.located
     used: dict[str, str] = {}
     for i in range(written.count("pools")):
-        dialect = DIALECTS.get(written.text("pools", i, "dialect"))
+        dialect = DIALECTS.get(written.text("pools", i, "dialect") or "vllm")
+        silent = dialect is not None and dialect.read_report is None
+        pushing = f"remove it; these do: {', '.join(name for name, candidate in DIALECTS.items() if candidate.read_report is not None)}"
+        found: Path_ = ("pools", i, "discover", "ports", "load_push")
+        if silent and dialect is not None and written.value(*found) is not None:
+            yield located.problem(found, f"engines of dialect {dialect.name} push no load", pushing)
         for j in range(written.count("pools", i, "backends")):
             at: Path_ = ("pools", i, "backends", j, "load_push")
             endpoint = written.text(*at, "endpoint")
-            if endpoint and dialect is not None and dialect.read_report is None:
-                pushing = ", ".join(name for name, candidate in DIALECTS.items() if candidate.read_report is not None)
-                yield located.problem(at, f"engines of dialect {dialect.name} push no load", f"remove it; these do: {pushing}")
+            if endpoint and silent and dialect is not None:
+                yield located.problem(at, f"engines of dialect {dialect.name} push no load", pushing)
             ranks = written.number(*at, "ranks") or 1
             for port in _ports(endpoint, int(min(ranks, MAX_RANKS))):
                 if port in used and used[port] != f"pools[{i}].backends[{j}]":

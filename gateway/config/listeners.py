@@ -93,6 +93,11 @@ class ProxySettings(Strict):
     header: Literal["x-forwarded-for", "forwarded"] = Field(
         default="x-forwarded-for", description="The header that the proxies set; any other one is the caller's own."
     )
+    destination_endpoint: bool = Field(
+        default=False,
+        description="Whether `x-gateway-destination-endpoint` on connections from `networks` names the engine, as endpoint pickers of the "
+        "Gateway API's inference extension set it. Only for proxies that let no caller's header of that name through.",
+    )
     proxy_protocol: bool = Field(
         default=False,
         description="Whether every connection comes from one of `networks` and begins with a header of the PROXY protocol, version 1 or 2, "

@@ -115,7 +115,7 @@ class BackendSettings(Strict):
     price: float = Field(
         default=0.0, ge=0, le=1e6, description="Price of a token on this backend, relative to the pool's others; for the `weighted` policy."
     )
-    region: Region = Field(default="", description="Region of the backend, in the words of `routing.region`; for the `weighted` policy.")
+    region: Region = Field(default="", description="Region or zone of the backend, in the words of `routing.region`.")
     hardware: Hardware | None = Field(
         default=None,
         description="GPU and size of the model: the speed that is assumed until the backend is measured. Null: the pool's value.",

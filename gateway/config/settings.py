@@ -83,7 +83,9 @@ class RoutingSettings(Strict):
     """Routing settings of every worker."""
 
     region: Region = Field(
-        default="", description="Region or zone of this gateway and of its callers: the `weighted` policy may prefer backends there."
+        default="",
+        description="Region or zone of this gateway and of its callers: the policies `predicted_latency` (`crossing_s`) and `weighted` "
+        "(`region`) may prefer backends there.",
     )
     index_blocks: int = Field(
         default=DEFAULT_INDEX_BLOCKS,

@@ -21,7 +21,7 @@ from backends.kv.blocks import KvState
 from backends.reach import Reach
 from backends.signals import START_JITTER_S
 from domain.clock import Clock
-from domain.membership import KvEvents, Member
+from domain.membership import FOUND, KvEvents, Member
 from gateway.deps import Deps, Live
 from gateway.fleet.loops import ZeroMq
 from gateway.placement.pool_state import PoolStates
@@ -158,7 +158,7 @@ class KvListener:
         events = member.kv_events
         if events is None:
             return _nothing
-        refusal = events_refusal(events, self._reach) if member.owner == "registered" else ""
+        refusal = events_refusal(events, self._reach) if member.owner in FOUND else ""
         if refusal:
             log.warning("kv events not listened to", pool=member.pool, backend=member.id, reason=refusal)
             return _nothing

@@ -19,7 +19,7 @@ import structlog
 from backends.load_reports import Decode, LoadReports, PushState
 from backends.reach import Reach
 from domain.clock import Clock
-from domain.membership import LoadPush, Member
+from domain.membership import FOUND, LoadPush, Member
 from gateway.deps import Deps, Live
 from gateway.fleet.loops import ZeroMq
 from gateway.fleet.signals import SignalBoard
@@ -170,7 +170,7 @@ class LoadListener:
         push = member.load_push
         if push is None:
             return _nothing
-        refusal = push_refusal(push, self._reach) if member.owner == "registered" else ""
+        refusal = push_refusal(push, self._reach) if member.owner in FOUND else ""
         decode = self._decoders.get(member.pool)
         if decode is None:
             refusal = "engines of this dialect push no load; take load_push away"

@@ -159,6 +159,7 @@ DECIDED: Final = {
     "rendezvous": "prompts that begin like this one go to the chosen one",
     "dice": "drawn at random",
     "explored": "tried to measure it",
+    "destination": "the endpoint picker in front named the chosen one",
     "room": "the chosen one has room, and there was no time left to wait for the better one",
 }
 """What decided in favour of the chosen backend among nearly equal ones, by `Route.why`."""
@@ -216,6 +217,7 @@ TERM_WORDS: Final = {
     "recompute_s": "for computing what another backend has cached",
     "memory_s": "for want of memory",
     "late_s": "for missing the promised time",
+    "crossing_s": "for being in another zone",
     "load_s": "for its load",
     "evict_s": "for the cache that it would lose",
 }

@@ -17,6 +17,8 @@ from domain.ask import Ask
 from domain.clock import Rng
 from domain.faults import Fault, Kind
 from gateway.deps import Deps
+from gateway.placement.destination import HEADER as DESTINATION_HEADER
+from gateway.placement.destination import in_named_order, others_shut
 from gateway.placement.pool_state import PoolState, session_of
 from gateway.placement.rest import AT_REST_S
 from gateway.prompt.count import BUDGET_S
@@ -37,7 +39,7 @@ from tenancy.estimate import likely_prompt
 
 SESSION_HEADERS: Final = (b"x-session-id", b"x-session-affinity")
 """Headers in which coding agents send the id of their conversation. Like all headers of callers, they are not sent to engines."""
-_SESSION_HEADER_SET: Final = frozenset(SESSION_HEADERS)
+_ROUTING_HEADERS: Final = frozenset((*SESSION_HEADERS, DESTINATION_HEADER))
 _SEVERAL_PROMPTS: Final = (b'["', b"[[")
 """The first bytes of a list of prompts."""
 
@@ -106,6 +108,10 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     the capacity before the request is sent."""
     rested_s: float = 0.0
     """Seconds since the pool's request before this one, where its engines were read less often meanwhile: their load is not from now."""
+    destination: bytes = b""
+    """The engines that the request's head names, believed or not (`gateway.placement.destination`)."""
+    named: tuple[str, ...] = ()
+    """The backends of the pool that a trusted endpoint picker names, the preferred one first."""
 
     def give_back(self) -> None:
         """Release the load that the queue reserved, if the request waited: nothing will be sent to that backend, or another reservation
@@ -141,7 +147,9 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
     if prompt is None and worth_reading(ask, pool, routing):
         prompt = await prompt_of(ask, pool, adapter, tenant, deps, wait_s=max(0.0, BUDGET_S - story.asked.read_s))
         pool = deps.live.fleet.pools[rule.pool]  # it may have changed meanwhile
-    session = ask.session if _SESSION_HEADER_SET.isdisjoint(headers) else session_named(ask, headers)
+    session, destination = ask.session, b""
+    if not _ROUTING_HEADERS.isdisjoint(headers):
+        session, destination = session_named(ask, headers), headers.get(DESTINATION_HEADER, b"")
     # learned per pool, because tenants name its model differently; not needed where only one backend is up
     answers_like = f"{pool.name}{ask.endpoint.path}"
     template = prompt.template if prompt is not None else 0
@@ -180,6 +188,7 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
         prompt,
         answers_like,
         rested_s=rested_s,
+        destination=destination,
     )
 
 
@@ -220,9 +229,16 @@ def decide(placement: Placement, deps: Deps, rng: Rng, held: Held = Held.WAIT) -
     """
     pool = deps.live.fleet.pools[placement.pool.name]
     circumstances = circumstances_of(placement.request, pool, placement.adapter, deps, held)
-    route = place(placement.request, pool, placement.pool_state.load_table, placement.policy_instance, circumstances, rng)
+    load_table, named = placement.pool_state.load_table, placement.named
     placement.pool_state.rest.asked_at = circumstances.now
     placement = msgspec.structs.replace(placement, pool=pool, circumstances=circumstances)
+    if named:
+        # sent at once where one of them can take it: its queue is what the picker has weighed
+        among = circumstances._replace(shut=others_shut(pool, named, circumstances.shut), held=Held.SEND)
+        found = routed(placement, place(placement.request, pool, load_table, placement.policy_instance, among, rng))
+        if (route := in_named_order(found.route, named)).ranked:
+            return msgspec.structs.replace(found, route=route)
+    route = place(placement.request, pool, load_table, placement.policy_instance, circumstances, rng)
     return routed(placement, route)
 
 

@@ -51,6 +51,8 @@ async def drain(server: Closes, connections: Connections, deps: Deps, limits: Dr
     log.info("draining", worker=worker, in_flight=deps.budget.active, accept_s=limits.accept_s, grace_s=limits.grace_s)
     await asyncio.sleep(limits.accept_s)
     server.close()
+    for queue in deps.queues.values():
+        queue.stop_holding()  # an engine that has still to start would come too late
     give_up_at = deps.clock() + limits.grace_s
     await connections.wait_for_idle(min(give_up_at, deps.clock() + IDLE_WAIT_S))
     connections.start_draining()

@@ -297,6 +297,7 @@ class _Worker:
             observe_load=self._observe_load,
             usage=self._usage,
             spend=stores.spend if self._usage is not None else None,
+            count_destination=self._metrics.count_destination,
             observe_decision=self._metrics.observe_decision,
             count_prefix=self._metrics.count_prefix,
             count_first_token=self._metrics.count_first_token,
@@ -425,6 +426,7 @@ class _Worker:
             log_defect=deps.log_defect,
             hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
             proxies=proxies if proxies.networks else None,
+            pickers=proxies if data.trusted_proxies.destination_endpoint else None,
             streams=port.streams,
         )
         tls = tls_context(data.tls) if data.tls is not None else None

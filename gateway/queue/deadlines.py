@@ -50,9 +50,13 @@ def asked_wait_s(value: bytes) -> float:
     return seconds
 
 
-def wait_s(tier: Class, policy_s: float | None, asked_s: float) -> float:
-    """Seconds that a request of this class may wait."""
-    return min(asked_s, DEFAULT_WAIT_S[tier] if policy_s is None else policy_s)
+def wait_s(tier: Class, policy_s: float | None, asked_s: float, held_s: float = 0.0) -> float:
+    """Seconds that a request of this class may wait.
+
+    Args:
+        held_s: for how long requests are held whose pool has no engine yet; 0 for any other.
+    """
+    return min(asked_s, (held_s or DEFAULT_WAIT_S[tier]) if policy_s is None else policy_s)
 
 
 def class_of(story: Story) -> Class:
@@ -63,7 +67,7 @@ def class_of(story: Story) -> Class:
 def may_wait_s(story: Story) -> float:
     """Seconds that a request may wait in the queue."""
     policy = story.asked.tenant_policy
-    may_s = wait_s(class_of(story), policy.max_wait_s if policy is not None else None, story.asked.asked_wait_s)
+    may_s = wait_s(class_of(story), policy.max_wait_s if policy is not None else None, story.asked.asked_wait_s, story.placed.held_s)
     return min(may_s, story.asked.end_at - story.body_at)
 
 

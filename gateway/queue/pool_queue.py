@@ -20,6 +20,7 @@ from domain.usage import Usage
 from gateway.queue import refusals
 from gateway.queue.estimate import DrainRate, ForecastMargin
 from gateway.queue.waiter import QueueState, T, Waiter, WaitForecast
+from gateway.queue.waking import Waking
 from routing.fair_queue import RANKS, FairQueue, QueueBounds, rank_of
 from routing.fair_tier import QueuedRequest
 from routing.fleet import Pool
@@ -111,6 +112,7 @@ class PoolQueue:
         held_back: whether a tenant has to leave the free capacity to others at the moment.
         holds_more: whether a tenant has more requests in flight than its share.
         unreached: whether none of these backends can be reached.
+        waking: of a pool that may have no engine; None for any other.
     """
 
     __slots__ = (
@@ -134,6 +136,7 @@ class PoolQueue:
         "_waiters",
         "_woken",
         "waiting",
+        "waking",
     )
 
     def __init__(
@@ -152,6 +155,7 @@ class PoolQueue:
         held_back: OfTenant = nobody,
         holds_more: OfTenant = nobody,
         unreached: Callable[[frozenset[str]], bool] = lambda _: False,
+        waking: Waking | None = None,
     ) -> None:
         self._name = name
         self._queue = FairQueue(bounds)
@@ -165,6 +169,7 @@ class PoolQueue:
         self._log_defect = log_defect
         self._make_room = make_room
         self._unreached: Final = unreached
+        self.waking: Final = waking
         self._rate = DrainRate()
         self._margin = ForecastMargin(RANKS)
         self._waiters: dict[int, Waiter[Any]] = {}
@@ -202,6 +207,22 @@ class PoolQueue:
             return bound, refusals.full(bound, wait_s, self._rng.random())
         return None
 
+    @property
+    def asleep(self) -> bool:
+        """Whether the pool may have no engine and has none up."""
+        return self.waking is not None and not self._pool_of().up
+
+    def refuse_asleep(self, place: QueuedRequest, may_s: float) -> None:
+        """Refuse a request that finds no engine in a pool that may have none, unless it can be held until one has started.
+
+        Raises:
+            Fault: NO_BACKEND, with the time after which an engine is expected.
+        """
+        assert self.waking is not None
+        refused = self.waking.refusal(self._queue.past(place, self.waking.bounds), may_s)
+        if self._stopped or refused is not None:
+            raise refused or refusals.stopping()
+
     def forecast(self, place: QueuedRequest, may_s: float, *, supposed: bool = False) -> WaitForecast | None:
         """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up
         and reached: an outage is no overload.
@@ -225,7 +246,7 @@ class PoolQueue:
 
         Computed from the work ahead, the arrivals into higher ranks, the drain rate, and the recent error of such predictions.
         """
-        if not self.waiting:
+        if not self.waiting or self.asleep:
             return 0.0
         now = self._clock()
         rank = rank_of(place)
@@ -389,11 +410,13 @@ class PoolQueue:
     def sweep(self, now: float) -> None:
         """Check the deadlines and heartbeats of all waiters, and whether a changed fleet has capacity. A deadline is late by one sweep at
         most."""
+        if self.waking is not None:
+            self.waking.look(now, up=bool(self._pool_of().up))
         if not self.waiting:
             return
         pool = self._pool_of()
         (self._rate.idle if self._out() else self._rate.busy)(now)
-        if not pool.backends:
+        if not pool.backends and self.waking is None:
             self._end_all(refusals.NOBODY, lambda: refusals.nobody(self._rng.random(), "the pool is empty"))
             return
         self._dispatch()
@@ -401,7 +424,9 @@ class PoolQueue:
             if now < waiter.look_at or not waiter.waits:
                 continue
             if now >= waiter.place.deadline:
-                if self._out():
+                if self.waking is not None and self.asleep:
+                    fault = self.waking.overdue(waiter.may_s)
+                elif self._out():
                     fault = refusals.not_back(waiter.may_s, self._rng.random())
                 else:
                     fault = refusals.timed_out(waiter.may_s, self.predicted_s(waiter.place), self._rng.random())
@@ -413,6 +438,11 @@ class PoolQueue:
         """Whether the pool is in an outage: no backend is up, or none of those that are can be reached."""
         pool = self._pool_of()
         return not pool.up or self._unreached(pool.up_ids)
+
+    def stop_holding(self) -> None:
+        """End the waits for an engine that has still to start, and refuse new ones: the worker's grace has begun."""
+        if self.asleep:
+            self.stop()
 
     def stop(self) -> None:
         """End all waits and refuse new ones: the worker's grace is over."""
@@ -443,7 +473,11 @@ class PoolQueue:
 
     def state(self) -> QueueState:
         """The number of waiting requests by class, and the drain rate."""
-        return QueueState(self._name, tuple(self._queue.by_tier()), self._rate.per_second(self._clock()))
+        waking, waits = self.waking, self._queue.by_tier()
+        held = 0
+        if waking is not None and self.asleep:
+            held = max(sum(waits), int(waking.wanted))
+        return QueueState(self._name, tuple(waits), self._rate.per_second(self._clock()), held)
 
 
 class PoolQueues(dict[str, PoolQueue]):

@@ -76,6 +76,18 @@ def nobody(dice: float, detail: str) -> Fault:
     return Fault(Kind.NO_BACKEND, message, retry=retry_after.of_missing_engine(dice), detail=detail)
 
 
+def asleep(said: str, left_s: float, dice: float, detail: str) -> Fault:
+    """The pool has no engine while nobody asks for it, and the request is not held until one has started.
+
+    Args:
+        said: why, without its full stop.
+        left_s: seconds until an engine is expected.
+    """
+    retry = retry_after.of_waking(left_s, dice)
+    message = f"{said}. Try again in {retry.after_s:.0f} s."
+    return Fault(Kind.NO_BACKEND, message, retry=retry, detail=f"waking, {left_s:.0f} s left: {detail}")
+
+
 def _overloaded(message: str, wait_s: float, dice: float, detail: str) -> Fault:
     retry = retry_after.of_overload(wait_s, dice)
     return Fault(Kind.OVERLOADED, f"{message} Try again in {retry.after_s:.0f} s.", retry=retry, detail=detail)

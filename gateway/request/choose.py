@@ -16,6 +16,7 @@ from gateway.http.edge.attempt_faults import caller_gone
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.relay import Heartbeat
 from gateway.placement.decisions import decision
+from gateway.placement.destination import backends_named
 from gateway.placement.in_flight import InFlight, InFlightPair
 from gateway.placement.place import Placement, decide, longest_context, prepare, routed
 from gateway.queue import refusals
@@ -129,6 +130,8 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     pool, load_table = placement.pool, placement.pool_state.load_table
     route = place(placement.request, pool, load_table, placement.policy_instance, placement.circumstances, deps.rng)
     placement = msgspec.structs.replace(placement, route=route) if placement.adapter is None else routed(placement, route)
+    if placement.destination and not story.asked.shadow:
+        placement = _to_named(placement, exchange, deps)
     if placement.route.full and may_wait_s(story) <= 0:
         placement = decide(placement, deps, deps.rng, Held.SEND)
     placed.pool, placed.revision, placed.lora = pool.name, pool.revision, placement.request.lora
@@ -146,6 +149,23 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
         begun = deps.clock() - took_s
     if deps.observe_decision is not None:
         deps.observe_decision(placement.route, deps.clock() - begun)
+    return placement
+
+
+def _to_named(placement: Placement, exchange: Exchange, deps: Deps) -> Placement:
+    """The placement on the engines that the endpoint picker in front has named, where it is trusted and they can take the request."""
+    count = deps.count_destination
+    if not exchange.from_picker:
+        count("untrusted")
+        return placement
+    pool = deps.live.fleet.pools[placement.pool.name]
+    named = backends_named(placement.destination, pool, deps.live.endpoints)
+    if not named or pool.has_roles or pool.name in deps.sharing:
+        # where two engines share a request, one name is not a pair
+        count("passed_over" if named else "unknown")
+        return placement
+    placement = decide(msgspec.structs.replace(placement, named=named), deps, deps.rng)
+    count("taken" if placement.route.ranked and placement.route.ranked[0][0].id in named else "passed_over")
     return placement
 
 
@@ -291,6 +311,8 @@ def _may_wait(placement: Placement, story: Story, deps: Deps) -> bool:
     """Whether a request that no backend takes now waits: for capacity, or for a backend that went away a moment ago. Not in an outage where
     its policy names another model for that case."""
     pool, now = placement.pool, deps.clock()
+    if not pool.up and deps.queues[pool.name].waking is not None:
+        return _is_held(placement, story, deps)
     out = not pool.up or deps.live.contacts.none_left(pool.up_ids)
     if not out:
         return placement.route.full
@@ -301,6 +323,23 @@ def _may_wait(placement: Placement, story: Story, deps: Deps) -> bool:
         return placement.route.full
     healths = [deps.live.health[backend.id] for backend in pool.backends if backend.id in deps.live.health]
     return any([health.lately_lost(now) for health in healths]) and not longest_context(placement)
+
+
+def _is_held(placement: Placement, story: Story, deps: Deps) -> bool:
+    """Whether a request waits for the first engine of a pool that may have none: not where its policy names another model for that case.
+
+    Raises:
+        Fault: NO_BACKEND with the time after which an engine is expected, where it cannot be held.
+    """
+    queue, chain = deps.queues[placement.pool.name], story.asked.chain
+    waking = queue.waking
+    assert waking is not None
+    waking.asked()
+    if chain is not None and chain.has_for(Kind.NO_BACKEND):
+        return False
+    story.placed.held_s = waking.wait_s
+    queue.refuse_asleep(_queue_entry(placement, story, deps), may_wait_s(story))
+    return True
 
 
 def _no_backend(ask: Ask, placement: Placement, deps: Deps) -> Fault:

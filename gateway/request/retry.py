@@ -86,7 +86,8 @@ class RetryState:
 
         Args:
             first_token_s: the deadline of the first token of the attempt that failed.
-            goes_on: whether the next engine goes on with an answer that has begun, so that the budget alone decides.
+            goes_on: whether the next engine goes on with an answer that has begun, so that the budget alone decides. Answers that a
+                drain has cut need none of it: there are no more of them than ran on the drained engine, and no overload has cut them.
         """
         story, tried, deps = self._story, self._story.tried, self._deps
         engine, now = tried.backend if tried.prefill else backend.id, deps.clock()
@@ -98,14 +99,16 @@ class RetryState:
         # an adapter's load has its own time limit, and says nothing about the speed of answers
         share = self._share = (now - self._first_at - story.lora_wait_s) / first_token_s
         begun, budget, retries = story.attempt.begun, deps.budget, len(tried.failed)
-        allowed = goes_on and budget.allows()
+        drained = goes_on and fault.kind is Kind.BACKEND_DRAINED
+        allowed = drained or (goes_on and budget.allows())
         if not goes_on:
             allowed = attempt.may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=share, budget=budget)
         if tried.suspicion or not remaining or not allowed:
             self._spent = tried.suspicion > Suspicion.NONE or tried.failed != () or not budget.allows()
             return False
-        budget.retry()
-        self._retrying = True
+        if not drained:
+            budget.retry()
+            self._retrying = True
         tried.failed += (engine,)
         return True
 

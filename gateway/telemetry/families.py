@@ -123,9 +123,12 @@ ANSWER_BOUNDS_TOKENS: Final = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096
 SURPRISAL_BOUNDS_NATS: Final = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
 """Dense from 0.1 to 1 nat a token, where the means of sampled answers are; 0.7 is a choice between two equally likely tokens."""
 
-DECIDED: Final = ("cost", "session", "match", "fewest requests", "rendezvous", "dice", "explored", "alone", "nobody")
+DECIDED: Final = ("cost", "session", "match", "fewest requests", "rendezvous", "dice", "explored", "alone", "nobody", "room", "destination")
 """The deciding factor of a routing decision: `cost` when no other candidate was near, `alone` when there was no other, `nobody` when no
-backend could serve; the other values are tie-breaks."""
+backend could serve, `room` when there was no time left to wait for a better one, `destination` when an endpoint picker named it; the other
+values are tie-breaks."""
+DESTINATION_OUTCOMES: Final = ("taken", "passed_over", "unknown", "untrusted")
+"""What becomes of engines that a request's head names: one took it, none could, none is of the pool, or they do not count."""
 SAID_BY: Final = ("index", "engine")
 DECISION_BOUNDS_S: Final = (0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """From 10 us. Decisions above a millisecond waited for a long prompt, which is tokenized outside the event loop."""
@@ -494,6 +497,12 @@ REFUSED_CONNECTIONS: Final = Family(
     split_label="reason",
     split=CONNECTION_REFUSALS,
 )
+DESTINATIONS: Final = Family(
+    "tidegate_destination_endpoints_total",
+    "Requests whose head names engines (x-gateway-destination-endpoint).",
+    split_label="outcome",
+    split=DESTINATION_OUTCOMES,
+)
 LOOKED_UP: Final = Family(
     "tidegate_cache_lookups_total",
     "Requests that the answer cache might have answered, by what it had.",
@@ -666,6 +675,7 @@ FAMILIES: Final = (
     ANSWER_SURPRISAL,
     ANSWERS_NOT_JUDGED,
     REFUSED_CONNECTIONS,
+    DESTINATIONS,
     LOOKED_UP,
     CACHE_BYPASSED,
     CACHE_NOT_KEPT,

@@ -68,6 +68,8 @@ from gateway.telemetry.families import (
     DECISION_BOUNDS_S,
     DECISION_TIME,
     DECISIONS,
+    DESTINATION_OUTCOMES,
+    DESTINATIONS,
     DETECTOR_QUESTIONS,
     DETECTOR_RESULTS,
     DETECTOR_SECONDS,
@@ -348,6 +350,10 @@ class Metrics:
     def count_refused_connection(self, reason: str) -> None:
         """Counts a connection that was closed without an answer."""
         self._cells[REFUSED_CONNECTIONS.name].cell(())[CONNECTION_REFUSALS.index(reason)] += 1
+
+    def count_destination(self, outcome: str) -> None:
+        """Counts a request whose head names engines by what became of that, one of `DESTINATION_OUTCOMES`."""
+        self._cells[DESTINATIONS.name].cell(())[DESTINATION_OUTCOMES.index(outcome)] += 1
 
     def count_feedback(self, tenant: str, rating: str) -> None:
         """Counts a caller's rating of an answer."""

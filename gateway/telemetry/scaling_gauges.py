@@ -33,6 +33,10 @@ SCALING_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "tidegate_pool_kv_pressure_ratio": ("KV that running and waiting requests take, of that which there is; above 1 some wait.", ("pool",)),
     "tidegate_pool_goodput_deficit_ratio": ("Share of the last minute's requests that missed their promise.", ("pool",)),
+    "tidegate_pool_held_requests": (
+        "Requests that wait for a backend of a pool that may have none and has none up; at least 1 for a minute after one was asked for.",
+        ("pool",),
+    ),
     "tidegate_pool_wanted_backends": ("Backends that are recommended, where the pool has a section scale.", ("pool",)),
 }
 
@@ -90,6 +94,7 @@ class PoolScaling:
             [(one.pool, one.load.predicted_s) for one in found],
             [(one.pool, one.load.kv_pressure) for one in found],
             [(one.pool, one.load.deficit) for one in found],
+            [(one.pool, float(one.load.held) if one.scale is not None and one.scale.to_zero is not None else None) for one in found],
             [(one.pool, None if one.wanted is None else float(one.wanted.wanted)) for one in found],
         )
         for name, column in zip(SCALING_GAUGES, columns, strict=True):
@@ -134,6 +139,8 @@ class PoolScaling:
             ttft_p95_s=None if p95_ms is None else p95_ms / 1000,
             error_s=max((backend.residual_s for backend in usable), default=0.0),
             deficit=_deficit(pool, recent),
+            answered=sum(answered),
+            held=sum(queue.held for queue in queues),
         )
 
 

@@ -12,11 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from backends.clients.endpoint import EngineEndpoint, endpoint, is_local, resolved
 from backends.clients.http1 import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.dns import DnsSource, system_lookup
-from backends.discovery.kubernetes import ClusterAccess, KubernetesSource, SliceQuery
+from backends.discovery.engine_ports import PortedSource
+from backends.discovery.kubernetes.inference_pool import InferencePoolSource
+from backends.discovery.kubernetes.pods import KSERVE_PORT, PodQuery, PodSource, kserve_host, kserve_selector
+from backends.discovery.kubernetes.slices import SliceQuery, SliceSource
+from backends.discovery.kubernetes.watch import ClusterAccess
 from backends.discovery.probe import Prober, poll
 from backends.fetch import FetchError, fetch
 from backends.load_reports import Decode
@@ -25,8 +31,8 @@ from backends.ports import Upstream
 from backends.reach import Reach, networks_of
 from backends.signals import Signals
 from domain.clock import Clock
-from domain.membership import Member, MemberSource
-from gateway.config.discover import KubernetesSettings
+from domain.membership import FOUND, Member, MemberSource
+from gateway.config.discover import DiscoverSettings, KubernetesSettings
 from gateway.config.load import PoolSettings, Settings
 from gateway.config.secrets import read_reference
 from gateway.config.trust import TlsFiles
@@ -40,6 +46,7 @@ from gateway.fleet.registry import Registry
 from gateway.fleet.roster import Attach, Detach, Roster
 from gateway.fleet.signals import SignalBoard, SignalWatch
 from gateway.fleet.sources import FileSource, LastGood, backends_files, read_orders
+from gateway.placement.destination import endpoint_of
 from gateway.placement.pool_state import PoolStates
 from gateway.placement.salts import root_of
 from gateway.process.supervisor import WorkerSlot
@@ -154,6 +161,7 @@ def fleet_for(
     kv_listener = KvListener(deps, upstreams.reach, count_kv, zeromq, _rooted(settings, deps))
     load_listener = LoadListener(deps, upstreams.reach, _decoders(settings), signal_board, count_push, zeromq)
     attach: tuple[Attach, ...] = (
+        partial(_located, deps.live.endpoints),
         partial(_judged, upstreams, health_watch),
         partial(_polled, upstreams, fleet_watch),
         partial(_read, upstreams, signal_watch),
@@ -197,20 +205,35 @@ def _sources(settings: Settings, deps: Deps) -> list[MemberSource]:
         if pool.discover is not None and pool.discover.dns is not None:
             d = pool.discover
             lookup = system_lookup(d.dns or "", d.port)
-            sources.append(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup))
+            sources.append(_ported(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup), d))
         if pool.discover is not None and (k := pool.discover.kubernetes) is not None:
-            query = SliceQuery(
-                pool.name,
-                k.namespace or _text_of(SERVICE_ACCOUNT / "namespace") or "default",
-                k.service or "",
-                k.selector or "",
-                k.port,
-                pool.discover.scheme,
-                k.role,
-                settings.drain.grace_s,
-            )
-            sources.append(KubernetesSource(query, cluster_access(k, settings.base_dir, os.environ), deps.clock, deps.rng))
+            sources.append(_ported(_of_kubernetes(settings, pool, k, deps), pool.discover))
     return sources
+
+
+def _ported(source: MemberSource, written: DiscoverSettings) -> MemberSource:
+    return source if written.ports is None else PortedSource(source, written.ports.value())
+
+
+def _of_kubernetes(settings: Settings, pool: PoolSettings, written: KubernetesSettings, deps: Deps) -> MemberSource:
+    assert pool.discover is not None
+    namespace = written.namespace or _text_of(SERVICE_ACCOUNT / "namespace") or "default"
+    scheme, grace_s = pool.discover.scheme, settings.drain.grace_s
+    access = cluster_access(written, settings.base_dir, os.environ)
+    if written.service is not None or written.selector is not None:
+        slices = SliceQuery(
+            pool.name, namespace, written.service or "", written.selector or "", written.port, scheme, written.role, grace_s
+        )
+        return SliceSource(slices, access, deps.clock, deps.rng)
+    ports = () if written.port is None else (written.port,)
+    pods = PodQuery(pool.name, namespace, written.pods or "", ports, scheme, role=written.role, grace_s=grace_s)
+    if written.inference_pool is not None:
+        return InferencePoolSource(pods, written.inference_pool, access, deps.clock, deps.rng)
+    if (service := written.llm_inference_service) is not None:
+        pods = msgspec.structs.replace(
+            pods, selector=kserve_selector(service), host=kserve_host(service, namespace), fallback_port=KSERVE_PORT
+        )
+    return PodSource(pods, f"{namespace}/{written.in_words}", access, deps.clock, deps.rng)
 
 
 def cluster_access(written: KubernetesSettings, base_dir: Path, environ: Mapping[str, str]) -> ClusterAccess:
@@ -281,7 +304,7 @@ class _Upstreams:
             idle_s=self.settings.engines.idle_connection_s,
             max_connections=max_connections,
             address=member.address,
-            reach=self.reach if member.owner in ("dns", "kubernetes", "registered") else None,
+            reach=self.reach if member.owner in FOUND else None,
             tls=self.tls.of(member.pool),
         )
 
@@ -291,6 +314,16 @@ def _wake_queue(pool_states: PoolStates, backend_id: str) -> None:
     pool_state = pool_states.of(backend_id)
     if pool_state is not None and pool_state.load_table.freed is not None:
         pool_state.load_table.freed()
+
+
+def _located(endpoints: dict[str, str], member: Member) -> Detach:
+    endpoints[member.id] = endpoint_of(member)
+    return partial(_forgotten, endpoints, member.id)
+
+
+def _forgotten(endpoints: dict[str, str], backend_id: str) -> Awaitable[None]:
+    endpoints.pop(backend_id, None)
+    return _nothing()
 
 
 def _judged(upstreams: _Upstreams, watch: HealthWatch, member: Member) -> Detach:

@@ -46,6 +46,7 @@ from gateway.prompt.reader import Prompts
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
 from gateway.queue.pool_queue import PoolQueue, PoolQueues, everything
 from gateway.queue.preempt import Preemption
+from gateway.queue.waking import Waking
 from gateway.record import Record
 from gateway.request.feedback import FeedbackService
 from gateway.request.holds import OpenHolds
@@ -101,6 +102,12 @@ def queues_for(
     bounds = settings.queue.bounds.shared_by(settings.workers)
     gives_way = settings.queue.gives_way
 
+    may_sleep = {pool.name: pool.scale.to_zero for pool in settings.pools if pool.scale is not None and pool.scale.to_zero is not None}
+
+    def waking_of(pool: str) -> Waking | None:
+        written = may_sleep.get(pool)
+        return None if written is None else Waking(written, written.bounds.shared_by(settings.workers), clock, rng)
+
     def queue_of(pool: str) -> PoolQueue:
         pool_state = pool_states[pool]
         load_table = pool_state.load_table
@@ -123,6 +130,7 @@ def queues_for(
             held_back=lambda tenant: live.directory.several_tenants and pool_state.held_back(tenant, live.fleet.pools[pool]),
             holds_more=tenant_shares.above_share,
             unreached=live.contacts.none_left,
+            waking=waking_of(pool),
         )
 
     return PoolQueues({pool.name: queue_of(pool.name) for pool in settings.pools})
@@ -174,6 +182,7 @@ def deps_for(
     observe_load: Callable[[LoadDone], None] = lambda _: None,
     usage: UsageWriter | None = None,
     spend: SpendReader | None = None,
+    count_destination: Callable[[str], None] = lambda outcome: None,
     observe_decision: Callable[[Route, float], None] | None = None,
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
     count_first_token: Callable[[str, str, float, float], None] = lambda pool, backend, predicted_s, actual_s: None,
@@ -271,6 +280,7 @@ def deps_for(
         prompt_counts=counts,
         prompts=Prompts(vocabularies, executor, loop, images, guessed=guessed),
         lengths=OutputLengths(),
+        count_destination=count_destination,
         observe_decision=observe_decision,
         count_prefix=count_prefix,
         count_first_token=count_first_token,

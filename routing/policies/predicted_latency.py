@@ -1,4 +1,4 @@
-"""cost(b) = w_t * ttft + recompute + w_d * decode + memory + late, all in seconds, divided by the share of a warming backend.
+"""cost(b) = w_t * ttft + recompute + w_d * decode + memory + late + crossing, all in seconds, divided by the share of a warming backend.
 
     u         = n - trusted match                   uncached tokens of a prompt of n
     own       = b * u + c * u * (n + m) / 2         computing them; m matched tokens
@@ -11,6 +11,7 @@
     decode    = o * (step - least step)             o expected output tokens, each a step; what they take longer than at best
     memory    = lambda * reuse * k / (1 - k)        k = share of this KV cache in use or promised, with this request, at most .98
     late      = late_s where the step is above the time per token that its tenant was promised, and another backend's is not
+    crossing  = crossing_s where the backend's region is known and another one than the gateway's
 
 A prompt's first token waits for the steps that the engine makes meanwhile, and each of them also decodes every running sequence: a prompt
 of one chunk waits half a step and ends with its own. `recompute` is the price of computing cached tokens a second time: the copy evicts
@@ -39,7 +40,7 @@ from routing.load import LoadTable
 from routing.load_order import LoadOrder
 from routing.ports import Candidates, Column, Policy, RoutingRequest, Scores
 
-TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "recompute_s", "decode_s", "memory_s", "late_s", "share")
+TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "recompute_s", "decode_s", "memory_s", "late_s", "crossing_s", "share")
 
 FULL: Final = 0.98
 """Share of a KV cache at most in `k / (1 - k)`."""
@@ -76,6 +77,13 @@ class Params(Strict):
         default=60.0,
         ge=0,
         description="Seconds charged to a backend that would be slower per token than `tpot_slo_s`, while another would not.",
+    )
+    crossing_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="Seconds charged to a backend whose region is another one than `routing.region`: the own zone is preferred unless its "
+        "delay is longer by that.",
     )
     horizon: float = Field(
         default=150.0,
@@ -133,15 +141,18 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     out_w = params.decode * output * params.horizon / (output + params.horizon)
     decode = [out_w * (step - least) for step in steps]
     cost = [sum(parts) for parts in zip(queue, prefill, adapter, recompute, decode, crowded, strict=True)]
-    late = [0.0] * len(rows)
+    late = crossing = [0.0] * len(rows)
     promised = request.tpot_slo_s
     if promised is not None and least <= promised:
         late = [params.late_s if step > promised else 0.0 for step in steps]
         cost = [seconds + late_s for seconds, late_s in zip(cost, late, strict=True)]
+    if params.crossing_s and request.region:
+        crossing = [0.0 if facts[row].region in ("", request.region) else params.crossing_s for row in rows]
+        cost = [seconds + crossing_s for seconds, crossing_s in zip(cost, crossing, strict=True)]
     shares = candidates.shares or [1.0] * len(rows)
     if candidates.shares:
         cost = [seconds / share for seconds, share in zip(cost, shares, strict=True)]
-    return Scores(cost, (queue, prefill, adapter, recompute, decode, crowded, late, shares))
+    return Scores(cost, (queue, prefill, adapter, recompute, decode, crowded, late, crossing, shares))
 
 
 def _price(candidates: Candidates, load_table: LoadTable, params: Params) -> float:
@@ -197,8 +208,8 @@ def beyond(
     """A lower bound of what backends cost that are not scored: each part of the formula with the fleet's least rates
     (docs/explanation/decisions/0015 has the argument).
 
-    `decode` counts from the least step of the candidates here, so it may be negative for the others. No bound is known where a backend
-    that is not scored decides whether others are late.
+    `decode` counts from the least step of the candidates here, so it may be negative for the others. `crossing` is 0 at least. No
+    bound is known where a backend that is not scored decides whether others are late.
     """
     tokens, output = float(request.prompt_tokens), float(request.output_tokens)
     most_tokens, least_lora_s = rest

@@ -208,6 +208,9 @@ def test_the_gateways_chart_names_the_pods_of_this_one() -> None:
                 assert discovered["port"] in [port["name"] for port in service["spec"]["ports"]]
                 tls = any(v["name"] == "tls" for v in engines[discovered["service"]]["spec"]["template"]["spec"]["volumes"])
                 assert pool["discover"].get("scheme", "http") == ("https" if tls else "http")
+                ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+                events = {"kv_events": ports["kv-events"], "kv_replay": ports["kv-replay"]}
+                assert pool["discover"].get("ports", events) == events
                 found.add(discovered["service"])
             for backend in pool.get("backends", []):
                 host, port = backend["url"].partition("://")[2].rsplit(":", 1)

@@ -9,7 +9,10 @@ import msgspec
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
+from domain.membership import Member
+from gateway.fleet.sources import RegisteredSource
 from gateway.http.edge.attempt_faults import backend_drained
+from tenancy.stores.memory import MemoryMemberStore
 from tests.gateway_harness import Gateway, Stream, chat, gateway, stream
 from tests.pool_states import charged
 from tests.timing import until
@@ -21,7 +24,7 @@ POLICY = {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "expose_he
 
 
 def sim(dialect: str = "vllm", **more: Any) -> SimSettings:
-    return SimSettings(models=("sim",), speed=2000, dialect=dialect, **more)
+    return SimSettings(**{"models": ("sim",), "speed": 2000, "dialect": dialect, **more})
 
 
 async def first_on(running: Gateway, backend: str, **fields: Any) -> Stream:
@@ -148,6 +151,30 @@ async def test_what_an_engine_cannot_end_within_its_drain_goes_on_elsewhere() ->
         is_one_stream(seen)
         assert (seen.text, usage_of(seen)) == (plain.text, usage_of(plain))
         assert len(two.received) == 1
+
+
+@pytest.mark.parametrize("grace_s", [0.3, 30.0])
+async def test_a_spot_engine_leaves_within_its_notice_and_no_stream_is_cut(grace_s: float) -> None:
+    slow = sim(speed=1)
+    plain = await uncut(max_tokens=300, ignore_eos=True)
+    store = MemoryMemberStore()
+    async with SimEngine(slow) as spot, SimEngine(slow) as other:
+        async with gateway(registered=RegisteredSource(store), pool={"backends": [], **ON}) as running, running.client() as client:
+            for name, engine in (("spot", spot), ("other", other)):
+                await store.add(Member("chat", name, engine.url, "registered"), 0.0)
+            await until(lambda: len(running.deps.live.fleet.pools["chat"].up) == 2)
+            asked = [asyncio.create_task(stream(client, max_tokens=300, ignore_eos=True)) for _ in range(8)]
+            await until(lambda: spot.in_flight + other.in_flight == 8 and all(relay.last_event_at for relay in running.deps.watch.watched))
+            assert spot.in_flight
+            await store.set_drain("spot", grace_s)
+            seen = await asyncio.gather(*asked)
+            late = await stream(client, max_tokens=4)
+        for one in seen:
+            is_one_stream(one)
+            assert one.text == plain.text
+        moved = [record for record in running.records if record.continued]
+        assert bool(moved) is (grace_s < 1), "what ends within the notice stays where it is"
+        assert (late.done, running.records[-1].backend, running.open_holds) == (True, "other", 0)
 
 
 async def test_where_nobody_goes_on_the_caller_hears_why_the_answer_was_cut() -> None:

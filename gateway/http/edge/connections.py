@@ -76,6 +76,7 @@ class Connections:
         log_defect: logs an error that is a defect of the gateway.
         hosts: allowed Host values in lower case; empty allows any.
         proxies: the proxies that tell the callers' addresses; None for none.
+        pickers: the proxies whose endpoint picker may name engines; None for none.
         streams: whether the route of a head stores its body as it arrives, so that the body may be longer than those that are held.
     """
 
@@ -90,6 +91,7 @@ class Connections:
         log_defect: Callable[[BaseException, str], None],
         hosts: frozenset[bytes] = frozenset(),
         proxies: TrustedProxies | None = None,
+        pickers: TrustedProxies | None = None,
         streams: "Callable[[RequestHead], bool]" = lambda _head: False,
     ) -> None:
         self.limits = limits
@@ -98,6 +100,7 @@ class Connections:
         self.refuse = refuse
         self.hosts = hosts
         self.proxies = proxies
+        self.pickers = pickers
         self.streams = streams
         self._log_defect = log_defect
         self.draining = False

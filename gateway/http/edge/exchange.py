@@ -142,6 +142,13 @@ class Exchange(msgspec.Struct, eq=False):
     """The head of a streamed reply until the first bytes behind it are written."""
 
     @property
+    def from_picker(self) -> bool:
+        """Whether the request comes over a connection from a proxy whose endpoint picker may name engines."""
+        connection = self._connection
+        pickers = connection.connections.pickers
+        return pickers is not None and pickers.trusts(connection.peer)
+
+    @property
     def draining(self) -> bool:
         """Whether the worker drains: it accepts a few connections more, and no further requests on them."""
         return self._connection.connections.draining

@@ -86,3 +86,34 @@ def test_the_recommendation_never_falls_below_the_most_that_was_needed_lately(st
         needs.append((now, min(max(needed(load, scale).backends, 1), 9)))
         assert 1 <= wanted <= 9
         assert wanted >= max(need for at, need in needs if at >= now - 120.0) - 1e-6
+
+
+ASLEEP = ScaleSettings.model_validate({"min": 0, "max": 4, "to_zero": {}})
+
+
+def test_a_request_for_a_sleeping_pool_needs_one_backend_and_quiet_needs_none() -> None:
+    assert needed(PoolLoad(backends=0), ASLEEP).backends == 0
+    assert needed(PoolLoad(backends=0, held=1), ASLEEP).backends == 1
+    assert "waking" in needed(PoolLoad(backends=1, held=3), ASLEEP).why, "its engine is listed and still starts"
+    quiet = PoolLoad(backends=1, up=1, telling=1, kv_telling=1)
+    assert needed(quiet, ASLEEP).backends == 0
+    assert 0 < needed(msgspec.structs.replace(quiet, answered=3), ASLEEP).backends <= 1
+    assert needed(quiet, ScaleSettings()).backends >= 0
+    history = ScaleHistory(ASLEEP)
+    assert history.note(quiet, 0.0).wanted == 1
+    assert history.note(msgspec.structs.replace(quiet, answered=1), 200.0).wanted == 1
+    assert history.note(quiet, 400.0).wanted == 1, "something was answered within the time that scale-in waits"
+    assert history.note(quiet, 501.0).wanted == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ({"min": 0}, "to_zero"),
+        ({"to_zero": {}}, "min: 0"),
+        ({"min": 0, "to_zero": {"wait_s": 0}}, "greater than 0"),
+    ],
+)
+def test_a_pool_that_may_sleep_says_so_with_both_fields(written: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        ScaleSettings.model_validate(written)

@@ -132,6 +132,9 @@ def test_load_is_pushed_by_dialects_that_do_and_at_ports_of_one_engine(tmp_path)
     assert "load_push.endpoint: tcp://10.0.0.1:5562 is a port of pools[0].backends[0] already" in problem
     (problem,) = found("pools:\n" + pool("vllm", ranks[0]), tmp_path)
     assert "engines of dialect vllm push no load; remove it; these do: sglang" in problem
+    found_by_dns = "pools: [{name: chat, model: m, discover: {dns: x, port: 1, ports: {load_push: 5600}}}]\n"
+    [problem] = found(found_by_dns, tmp_path)
+    assert "pools[0].discover.ports.load_push: engines of dialect vllm push no load; remove it" in problem
 
 
 def test_engines_without_priorities_cannot_be_told_any(tmp_path):
@@ -183,6 +186,9 @@ def test_the_proxy_protocol_needs_proxies(tmp_path):
     [problem] = found("data: {trusted_proxies: {proxy_protocol: true}}\n", tmp_path)
     assert "data.trusted_proxies.proxy_protocol: only trusted proxies may send the header, and none is named" in problem
     assert found("data: {trusted_proxies: {proxy_protocol: true, networks: [10.0.0.0/24]}}\n", tmp_path) == []
+    [problem] = found("data: {trusted_proxies: {destination_endpoint: true}}\n", tmp_path)
+    assert "data.trusted_proxies.destination_endpoint: only trusted proxies may name engines, and none is named" in problem
+    assert found("data: {trusted_proxies: {destination_endpoint: true, networks: [10.0.0.0/24]}}\n", tmp_path) == []
     assert found("data: {trusted_proxies: {proxy_protocol: false}}\n", tmp_path) == []
 
 

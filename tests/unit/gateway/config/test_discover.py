@@ -13,6 +13,9 @@ from gateway.config.settings import PoolSettings
         {"dns": "engines.svc", "port": 8000},
         {"dns": "_http._tcp.engines.svc", "record": "srv"},
         {"kubernetes": {"service": "chat", "port": 8000}},
+        {"kubernetes": {"pods": "app=vllm", "port": 8000}, "ports": {"kv_events": 5557, "kv_replay": 5558}},
+        {"kubernetes": {"inference_pool": "llama.v1"}},
+        {"kubernetes": {"llm_inference_service": "llama"}, "scheme": "https"},
         {"kubernetes": {"selector": "app=vllm,revision in (r2, r3)", "port": "http"}, "scheme": "https"},
     ],
 )
@@ -26,12 +29,17 @@ def test_one_place(good: dict[str, object]) -> None:
         ({}, "names no place, or two"),
         ({"file": "b.yaml", "dns": "x", "port": 1}, "names no place, or two"),
         ({"dns": "x", "port": 1, "kubernetes": {"service": "chat"}}, "names no place, or two"),
-        ({"kubernetes": {}}, "names no slices"),
+        ({"kubernetes": {}}, "names no backends, or them in two ways"),
+        ({"kubernetes": {"service": "chat", "pods": "app=vllm"}}, "names no backends, or them in two ways"),
+        ({"kubernetes": {"inference_pool": "llama", "port": 80}}, "has a port beside inference_pool"),
+        ({"kubernetes": {"inference_pool": "llama..v1"}}, "which Kubernetes allows for no name"),
         ({"kubernetes": {"service": "Chat"}}, "which Kubernetes allows for no name"),
         ({"kubernetes": {"selector": "a=$b"}}, "is no label selector"),
         ({"kubernetes": {"service": "chat", "port": 0}}, "greater than or equal to 1"),
         ({"kubernetes": {"service": "chat", "address": "https://169.254.169.254"}}, "link-local or cloud-metadata"),
         ({"kubernetes": {"service": "chat"}, "port": 80}, "has a port beside kubernetes"),
+        ({"file": "b.yaml", "ports": {"bootstrap": 8998}}, "has ports beside file"),
+        ({"dns": "x", "port": 1, "ports": {"kv_replay": 5558}}, "has kv_replay without kv_events"),
         ({"dns": "x"}, "does not say which port"),
         ({"dns": "x", "record": "srv", "port": 80}, "does not say which port"),
         ({"dns": "a b", "port": 80}, "no usable host name"),
@@ -45,9 +53,16 @@ def test_what_is_wrong_is_said(wrong: dict[str, object], says: str) -> None:
 
 
 def test_a_source_has_a_name_in_words() -> None:
-    written = ({"file": "b.yaml"}, {"dns": "x", "port": 1}, {"kubernetes": {"service": "chat"}}, {"kubernetes": {"selector": "app=vllm"}})
-    words = [DiscoverSettings.model_validate(each).in_words for each in written]
-    assert words == ["file b.yaml", "DNS x", "Kubernetes chat", "Kubernetes app=vllm"]
+    written = ({"file": "b.yaml"}, {"dns": "x", "port": 1})
+    assert [DiscoverSettings.model_validate(each).in_words for each in written] == ["file b.yaml", "DNS x"]
+    found = ({"service": "chat"}, {"selector": "app=vllm"}, {"pods": "app=vllm"}, {"inference_pool": "l"}, {"llm_inference_service": "l"})
+    assert [DiscoverSettings.model_validate({"kubernetes": each}).in_words for each in found] == [
+        "Kubernetes chat",
+        "Kubernetes app=vllm",
+        "Kubernetes pods app=vllm",
+        "Kubernetes InferencePool l",
+        "Kubernetes LLMInferenceService l",
+    ]
 
 
 def test_networks() -> None:

@@ -13,6 +13,7 @@ from cache.ports import StoreFigures
 from domain.faults import Kind
 from domain.usage import Usage
 from gateway.guards.facts import GuardCount, GuardRecord
+from gateway.placement.destination import DESTINATION
 from gateway.record import GAP_BOUNDS_S, Fell, Record
 from gateway.telemetry.cells import MAX_NAMES, Cells
 from gateway.telemetry.families import (
@@ -74,7 +75,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.snapshot import MetricsSnapshot, merge
 from guardrails.verdict import GuardVerdict, Noted
 from routing.fleet import Availability, Backend
-from routing.schedule import ALONE, Route
+from routing.schedule import ALONE, HAS_ROOM, Route
 from tenancy.jwt import JwtOutcome
 
 PLAIN = Record(
@@ -355,13 +356,13 @@ def test_tokens_are_counted_by_issuer_and_outcome() -> None:
 def test_a_decision_is_counted_once_with_what_decided_and_its_time() -> None:
     metrics = Metrics()
     up = Backend("a", "p", Availability.UP, "")
-    for why in ("", "session", "match", "fewest requests", "rendezvous", "dice", "explored", ALONE):
+    for why in ("", "session", "match", "fewest requests", "rendezvous", "dice", "explored", ALONE, HAS_ROOM, DESTINATION):
         metrics.observe_decision(Route("lmetric", ((up, ()),), (), costs=(0.0,), why=why), 30e-6)
     metrics.observe_decision(Route("lmetric", (), ()), 5.0)
     families = metrics.snapshot().families
     assert families[DECISIONS.name] == [(("lmetric",), [1] * len(DECIDED))]
     ((labels, times),) = families[DECISION_TIME.name]
-    assert (labels, sum(times[:-1]), times[-2]) == (("lmetric",), 9, 1)
+    assert (labels, sum(times[:-1]), times[-2]) == (("lmetric",), 11, 1)
 
 
 def test_what_the_index_said_stands_beside_what_the_engine_said() -> None:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backends.discovery.kubernetes import ClusterAccess
+from backends.discovery.kubernetes.watch import ClusterAccess
 from gateway.config.discover import KubernetesSettings
 from gateway.process.snapshots import Supervision
 from gateway.process.worker_link import publish

@@ -1,10 +1,12 @@
 import random
 import statistics
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from routing.fleet import Availability, Backend
+from routing.load_row import BackendFacts
 from routing.policy_instance import Choice, policy_instance
 from routing.ports import Adapters, Circumstances, RoutingRequest
 from routing.rates import UNKNOWN_RATES, Rates
@@ -269,3 +271,58 @@ def test_who_would_be_slower_per_token_than_was_promised_takes_nothing_while_ano
     for promised in (steps[1] / 2, steps[0] * 2):
         other = decide(EXACT, load_table, RoutingRequest(2000, output_tokens=50, tpot_slo_s=promised), rng=RNG)
         assert other.backends[0].id == "a", "nobody keeps it, or both do"
+
+
+def zoned(crossing_s: float, *, seconds: float = 0.0, there: str = "z2") -> tuple[str, Route]:
+    """The backend that a request of zone z1 goes to, where the one in its own zone has so many seconds of prompts to compute."""
+    load_table = board_of("here", "there")
+    load_table.set_facts("here", BackendFacts(region="z1"))
+    load_table.set_facts("there", BackendFacts(region=there))
+    tell(load_table, "here", 1.0, queued_tokens=round(seconds / load_table.prefill_s_token[load_table.row_of["here"]]))
+    how = policy_instance("predicted_latency", {"crossing_s": crossing_s, "work": 0.0}, choice=Choice(explore_share=0.0))
+    route = decide(how, load_table, RoutingRequest(1000, region="z1"), rng=RNG)
+    return route.backends[0].id, route
+
+
+@pytest.mark.parametrize("crossing_s", [0.05, 0.2, 1.0])
+def test_the_own_zone_is_preferred_unless_its_delay_is_longer_by_what_a_crossing_costs(crossing_s: float) -> None:
+    """Delays that differ from the price of a crossing by less than the tie margin (0.02 s) may go either way."""
+    delays = [step * 0.01 for step in range(int((crossing_s + 0.3) * 100))]
+    ruled = [(zoned(crossing_s, seconds=seconds)) for seconds in delays]
+    paid = [term(route, "here", "queue_s") + 0.0 for _, route in ruled]
+    for (chosen, route), waits_s in zip(ruled, paid, strict=True):
+        assert (term(route, "here", "crossing_s"), term(route, "there", "crossing_s")) == (0.0, crossing_s)
+        more_s = waits_s + term(route, "here", "prefill_s") + term(route, "here", "decode_s")
+        more_s -= sum(term(route, "there", name) for name in ("queue_s", "prefill_s", "decode_s"))
+        if abs(more_s - crossing_s) > 0.02:
+            assert chosen == ("here" if more_s < crossing_s else "there")
+    assert {chosen for chosen, _ in ruled} == {"here", "there"}
+
+
+def test_a_crossing_costs_nothing_where_it_is_off_or_a_zone_is_not_known() -> None:
+    for crossing_s, there in ((0.0, "z2"), (0.2, "")):
+        _, route = zoned(crossing_s, there=there)
+        assert term(route, "there", "crossing_s") == 0.0
+    load_table = board_of("a", "b")
+    load_table.set_facts("a", BackendFacts(region="z1"))
+    how = policy_instance("predicted_latency", {"crossing_s": 0.2})
+    assert term(decide(how, load_table, RoutingRequest(1000), rng=RNG), "a", "crossing_s") == 0.0
+
+
+def test_two_zones_at_60_percent_load_cross_less_and_wait_little_more(record_property: Callable[[str, object], None]) -> None:
+    """Two zones of four engines each in one fleet, and as many requests from each."""
+    found, words = {}, []
+    zones = {f"{zone}{n}": zone for zone in ("a", "b") for n in range(4)}
+    arrivals = [poisson(4.8, 120.0, RoutingRequest(4000, output_tokens=100, region=zone), seed=seed) for zone, seed in (("a", 3), ("b", 4))]
+    asked = sorted([arrival for each in arrivals for arrival in each], key=lambda arrival: arrival.at)
+    for crossing_s in (0.0, 0.05, 0.2):
+        how = policy_instance("predicted_latency", {"crossing_s": crossing_s})
+        outcomes = run(how, asked, dict.fromkeys(zones, 8000.0), regions=zones, step_s=0.005)
+        crossed = statistics.mean(arrival.request.region != zones[one.backend] for arrival, one in zip(asked, outcomes, strict=True))
+        ttfts = sorted(one.ttft for one in outcomes)
+        found[crossing_s] = crossed, statistics.mean(ttfts)
+        words.append(f"{crossing_s:g}: {crossed:.1%}, {statistics.mean(ttfts):.3f} s, {ttfts[len(ttfts) * 99 // 100]:.3f} s")
+    record_property("figure", "; ".join(words))
+    assert 0.4 < found[0.0][0] < 0.6
+    assert found[0.2][0] < found[0.05][0] < found[0.0][0] / 2
+    assert found[0.05][1] < found[0.0][1] + 0.01 and found[0.2][1] < found[0.0][1] + 0.05

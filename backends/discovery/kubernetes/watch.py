@@ -1,25 +1,21 @@
-"""Backends that Kubernetes names in EndpointSlices (discovery.k8s.io/v1): lists them, then watches for changes.
+"""Objects of one kind at an API server of Kubernetes, kept up to date: a list, then a watch of the changes.
 
-One read lists, every later one waits for the next event of the watch. The watch goes on from the last resource version, also after a lost
-connection, and bookmarks move that version where nothing else changes. Only "410 Gone" makes the source list again. The API server is
+One step lists, every later one waits for the next event of the watch. The watch goes on from the last resource version, also after a lost
+connection, and bookmarks move that version where nothing else changes. Only "410 Gone" makes the watch list again. The API server is
 asked to end each watch after a minute, so that a connection on which nothing comes for longer is known to be dead.
 
-A source that has no slice at all has no answer: the Service is missing, or its name is wrong. A Service without pods has an empty slice.
-
-lightkube, an extra, is imported at the first read: it costs a worker 23 MB (decision 0037).
+lightkube, an extra, is imported at the first step: it costs a worker 23 MB (decision 0037).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from math import inf
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
 
-from backends.discovery.dns import ResolvedAddresses, member_id
 from domain.clock import Clock, Rng
-from domain.membership import Member, Role, SourceError, Traits
+from domain.membership import Role, SourceError
 
 if TYPE_CHECKING:
     from lightkube.core.generic_client import BasicRequest
@@ -36,9 +32,9 @@ ASK_WITHIN_S: Final = 5.0
 """Longest wait for a list, and for the beginning of a watch."""
 
 PAGE: Final = 500
-"""Slices asked for at once."""
+"""Objects asked for at once."""
 
-MAX_SLICES: Final = 2000
+MAX_OBJECTS: Final = 2000
 MAX_MEMBERS: Final = 1000
 """Every worker polls each of them (as `domain.membership.MAX_REGISTERED`)."""
 
@@ -52,9 +48,7 @@ LONG_AWAY_S: Final = 300.0
 """After how long without the API server the log warns again."""
 
 ROLE_LABEL: Final = "tidegate/role"
-SERVICE_LABEL: Final = "kubernetes.io/service-name"
-
-ROLES: Final[Mapping[str, Role]] = {"both": "both", "prefill": "prefill", "decode": "decode"}
+ROLES: Final[dict[str, Role]] = {"both": "both", "prefill": "prefill", "decode": "decode"}
 
 
 class ClusterAccess(msgspec.Struct, frozen=True):
@@ -68,41 +62,61 @@ class ClusterAccess(msgspec.Struct, frozen=True):
     """File with the CAs of the server's certificate; None for the system's."""
 
 
-class SliceQuery(msgspec.Struct, frozen=True):
-    """Which endpoints of which slices are backends."""
+class ObjectKind(msgspec.Struct, frozen=True):
+    """One kind of objects."""
 
-    pool: str
+    group: str
+    """Empty for the core API."""
+    version: str
+    name: str
+    plural: str
+
+
+SLICES: Final = ObjectKind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
+PODS: Final = ObjectKind("", "v1", "Pod", "pods")
+INFERENCE_POOLS: Final = ObjectKind("inference.networking.k8s.io", "v1", "InferencePool", "inferencepools")
+
+
+class ObjectQuery(msgspec.Struct, frozen=True):
+    """Which objects of a namespace are watched."""
+
+    kind: ObjectKind
     namespace: str
-    service: str = ""
-    selector: str = ""
-    """A label selector of slices; slices carry the labels of their Service."""
-    port: int | str | None = None
-    """Number or name; None for slices with a single port."""
-    scheme: str = "http"
-    role: Role = "both"
-    grace_s: float = 120.0
-    """How long requests on an endpoint that terminates may go on."""
-
-    @property
-    def labels(self) -> str:
-        """The label selector that the API server is asked with."""
-        return ",".join(filter(None, (f"{SERVICE_LABEL}={self.service}" if self.service else "", self.selector)))
-
-    @property
-    def shown(self) -> str:
-        """What is looked for, in an operator's words."""
-        return f"{self.namespace}/{self.service or self.selector}"
+    labels: str = ""
+    """A label selector."""
+    fields: str = ""
+    """A field selector."""
 
 
 class Gone(Exception):
     """The API server no longer has the changes since our resource version: list again."""
 
 
-class SliceApi:
+def whole(found: Any) -> Any:
+    """An object as the API server sent it."""
+    return found
+
+
+def resource_of(kind: ObjectKind) -> Any:
+    """lightkube's model of a kind."""
+    # imported only here, because only pools with Kubernetes need it
+    if kind is SLICES:
+        from lightkube.resources.discovery_v1 import EndpointSlice
+
+        return EndpointSlice
+    if kind is PODS:
+        from lightkube.resources.core_v1 import Pod
+
+        return Pod
+    from lightkube.generic_resource import create_namespaced_resource
+
+    return create_namespaced_resource(kind.group, kind.version, kind.name, kind.plural)
+
+
+class ObjectApi:
     """One client of an API server, for one list and one watch after it."""
 
-    def __init__(self, access: ClusterAccess, query: SliceQuery) -> None:
-        # imported only here, because only pools with Kubernetes need it
+    def __init__(self, access: ClusterAccess, query: ObjectQuery) -> None:
         from lightkube.config.client_adapter import ConnectionParams
         from lightkube.config.kubeconfig import SingleConfig
         from lightkube.config.models import Cluster, Context, User
@@ -118,30 +132,30 @@ class SliceApi:
         # Any: lightkube leaves half of what is used here untyped
         self._client: Any = GenericAsyncClient(ConnectionParams(timeout=None, trust_env=False), config=config)
         self._query = query
+        self._resource = resource_of(query.kind)
         self._lines: AsyncIterator[str] | None = None
         self._response: Any = None
 
     def _request(self, *, watch: bool, **params: str) -> "BasicRequest":
-        from lightkube.resources.discovery_v1 import EndpointSlice
-
-        params["labelSelector"] = self._query.labels
+        query = self._query
+        selectors = {"labelSelector": query.labels or None, "fieldSelector": query.fields or None}
         request: BasicRequest = self._client.prepare_request(
-            "list", EndpointSlice, namespace=self._query.namespace, watch=watch, params=params
+            "list", self._resource, namespace=query.namespace, watch=watch, params={**params, **selectors}
         )
         return request
 
-    async def list(self) -> tuple[dict[str, Any], str]:
-        """Every slice by name, and the resource version that a watch begins at."""
+    async def list(self, keep: Callable[[Any], Any]) -> tuple[dict[str, Any], str]:
+        """What `keep` leaves of every object by name, and the resource version that a watch begins at."""
         request = self._request(watch=False, limit=str(PAGE))
-        slices: dict[str, Any] = {}
+        objects: dict[str, Any] = {}
         more, version = True, None
-        while more and len(slices) < MAX_SLICES:
+        while more and len(objects) < MAX_OBJECTS:
             response = await self._client.send(self._client.build_adapter_request(request))
             more, version, page = self._client.handle_response("list", response, request)
-            slices |= {found.metadata.name: found for found in page}
+            objects |= {found.metadata.name: keep(found) for found in page}
         if more:
-            raise OSError(f"there are more than {MAX_SLICES} slices; write a narrower selector")
-        return slices, version or ""
+            raise OSError(f"there are more than {MAX_OBJECTS} {self._query.kind.plural}; write a narrower selector")
+        return objects, version or ""
 
     @property
     def watching(self) -> bool:
@@ -159,13 +173,12 @@ class SliceApi:
         self._response, self._lines = response, response.aiter_lines()
 
     async def event(self) -> tuple[str, Any] | None:
-        """The next event, (type, slice); None when the watch has ended, as it does every minute.
+        """The next event, (type, object); None when the watch has ended, as it does every minute.
 
         Raises:
             Gone: list again.
         """
         from lightkube.core import decoders
-        from lightkube.resources.discovery_v1 import EndpointSlice
 
         assert self._lines is not None
         async with asyncio.timeout(SILENT_S):
@@ -179,7 +192,7 @@ class SliceApi:
             if status.code == 410:
                 raise Gone
             raise OSError(f"the watch ends with status {status.code}, {status.message}")
-        return event.type, decoders.decode_object(event.object, EndpointSlice)
+        return event.type, decoders.decode_object(event.object, self._resource)
 
     async def _end_watch(self) -> None:
         response, self._response, self._lines = self._response, None, None
@@ -192,22 +205,23 @@ class SliceApi:
         await self._client.close()
 
 
-class KubernetesSource:
-    """The members of one pool that EndpointSlices name (a `domain.membership.ConnectedSource`)."""
+class ObjectWatch:
+    """The objects that a query selects, by name.
 
-    owner: Final = "kubernetes"
-    keep_s = inf
-    """Engines are polled, so an API server that is away makes no backend worse; one that has left is found down."""
+    Args:
+        query: which objects.
+        access: the API server.
+        keep: what is kept of an object, of which a pod has some ten KB.
+    """
 
-    def __init__(self, query: SliceQuery, access: ClusterAccess, clock: Clock, rng: Rng) -> None:
-        self.name = f"Kubernetes {query.shown}"
-        self.pool = query.pool
+    def __init__(self, query: ObjectQuery, access: ClusterAccess, clock: Clock, rng: Rng, keep: Callable[[Any], Any] = whole) -> None:
+        self.objects: dict[str, Any] = {}
         self._query = query
         self._access = access
         self._clock = clock
         self._rng = rng
-        self._api: SliceApi | None = None
-        self._slices: dict[str, Any] = {}
+        self._keep = keep
+        self._api: ObjectApi | None = None
         self._version = ""
         """The resource version seen last; empty to list."""
         self._failures = 0
@@ -215,14 +229,19 @@ class KubernetesSource:
         """When the first of the failures in a row was."""
 
     @property
+    def listed(self) -> bool:
+        """Whether the next step waits for a change, and does not list."""
+        return bool(self._version)
+
+    @property
     def every_s(self) -> float:
-        """The pause before the next read."""
+        """The pause before the next step."""
         if not self._failures:
             return PACE_S
         first, most = BACKOFF_S
         return min(most, first * 2.0 ** min(self._failures - 1, 10)) * (0.5 + self._rng.random() / 2)
 
-    async def read(self) -> Sequence[Member]:
+    async def advance(self) -> None:
         """List, or wait for the next change: up to a minute. Raises SourceError."""
         try:
             await self._advance()
@@ -232,18 +251,15 @@ class KubernetesSource:
                 raise  # cancelled
             self._failures += 1
             raise SourceError(self._trouble(error)) from None
-        if not self._slices:
-            raise SourceError(f"there is no EndpointSlice of {self._query.shown}; create the Service, or mend discover.kubernetes")
-        return members_of(self._slices.values(), self._query)
 
     async def _advance(self) -> None:
         api = self._api
         if api is None:
-            api = self._api = SliceApi(self._access, self._query)
+            api = self._api = ObjectApi(self._access, self._query)
         try:
             if not self._version:
                 async with asyncio.timeout(ASK_WITHIN_S):
-                    self._slices, self._version = await api.list()
+                    self.objects, self._version = await api.list(self._keep)
                 quick_end = False
             else:
                 opened = not api.watching
@@ -257,7 +273,8 @@ class KubernetesSource:
         except Exception as error:
             if not isinstance(error, Gone) and status_of(error) != 410:
                 raise
-            log.info("changes are no longer kept, listing again", source=self.name, pool=self.pool)
+            query = self._query
+            log.info("changes are no longer kept, listing again", kind=query.kind.name, namespace=query.namespace, labels=query.labels)
             self._version = ""
             await self.close()
             self._failures += 1  # a pause before the list; a server that says it again and again is asked ever more rarely
@@ -268,9 +285,9 @@ class KubernetesSource:
         kind, found = event
         self._version = found.metadata.resourceVersion
         if kind in ("ADDED", "MODIFIED"):
-            self._slices[found.metadata.name] = found
+            self.objects[found.metadata.name] = self._keep(found)
         elif kind == "DELETED":
-            self._slices.pop(found.metadata.name, None)
+            self.objects.pop(found.metadata.name, None)
 
     def _trouble(self, error: Exception) -> str:
         now = self._clock()
@@ -282,7 +299,7 @@ class KubernetesSource:
         return f"{why(error, self._query, self._access)}{long}"
 
     async def close(self) -> None:
-        """Close the connections; the next read opens them again, and goes on from the version seen last."""
+        """Close the connections; the next step opens them again, and goes on from the version seen last."""
         api, self._api = self._api, None
         if api is not None:
             await api.close()
@@ -294,72 +311,25 @@ def status_of(error: Exception) -> int | None:
     return None if response is None else int(response.status_code)
 
 
-def why(error: Exception, query: SliceQuery, access: ClusterAccess) -> str:
+def why(error: Exception, query: ObjectQuery, access: ClusterAccess) -> str:
     """An error of the client, in a sentence that says what to do."""
     if isinstance(error, ImportError):
         return "the Kubernetes client is missing: pip install 'tidegate[kubernetes]'"
+    kind = query.kind
     match status_of(error):
         case 401:
             return f"{access.server} does not accept the token (401); look at token_file {access.token_file or '(none is set)'}"
         case 403:
             return (
                 f"{access.server} forbids it (403); give the service account a Role in namespace {query.namespace} with apiGroups "
-                f'["discovery.k8s.io"], resources ["endpointslices"], verbs ["get", "list", "watch"]'
+                f'["{kind.group}"], resources ["{kind.plural}"], verbs ["get", "list", "watch"]'
             )
+        case 404 if kind is INFERENCE_POOLS:
+            return f"{access.server} knows no {kind.plural}.{kind.group}/{kind.version} (404); install the CRDs of the inference extension"
         case int(status):
             return f"{access.server} answers {status}"
     if isinstance(error, TimeoutError):
         return f"{access.server} does not answer in time; look at the network towards it"
     if isinstance(error, msgspec.DecodeError):
-        return f"{access.server} sends what is no EndpointSlice ({error})"
+        return f"{access.server} sends what is no {kind.name} ({error})"
     return f"{access.server} cannot be read ({type(error).__name__}: {error})"[:300]
-
-
-def members_of(slices: Iterable[Any], query: SliceQuery) -> list[Member]:
-    """The backends that slices name: ready endpoints, and drained ones that terminate; by address.
-
-    An endpoint may stand in two slices while the control plane moves it, and a pod has one for each address family: it is one backend,
-    by its IPv4 address where it has one. It terminates when one of them says so.
-    """
-    found: dict[tuple[str, int], Member] = {}
-    for piece in sorted(slices, key=lambda each: (each.addressType, each.metadata.name)):
-        if piece.addressType not in ("IPv4", "IPv6") or (port := port_of(piece, query.port)) is None:
-            continue
-        role = ROLES.get((piece.metadata.labels or {}).get(ROLE_LABEL, ""), query.role)
-        for endpoint in piece.endpoints or ():
-            said = endpoint.conditions
-            ready = said is None or said.ready is not False
-            leaving = said is not None and said.terminating is True
-            if not endpoint.addresses or not (ready or leaving):
-                continue
-            address = endpoint.addresses[0]
-            key = (endpoint.targetRef.uid if endpoint.targetRef is not None else None) or address, port
-            member = found.setdefault(key, _member(query, address, port, role, endpoint.zone or ""))
-            if leaving:
-                found[key] = msgspec.structs.replace(member, drain_grace_s=query.grace_s)
-    return sorted(found.values(), key=lambda member: member.id)[:MAX_MEMBERS]
-
-
-def port_of(piece: Any, wanted: int | str | None) -> int | None:
-    """The number of the wanted port of a slice; None when the slice does not have it."""
-    ports = {port.name or "": port.port for port in piece.ports or () if port.port is not None and port.protocol in (None, "TCP")}
-    if wanted is None:
-        return next(iter(ports.values())) if len(ports) == 1 else None
-    if isinstance(wanted, str):
-        return ports.get(wanted)
-    return wanted if not ports or wanted in ports.values() else None
-
-
-def _member(query: SliceQuery, address: str, port: int, role: Role, zone: str) -> Member:
-    shown = f"[{address}]" if ":" in address else address
-    # a certificate is for the Service's name, not for the address of a pod
-    host = f"{query.service}.{query.namespace}.svc" if query.scheme == "https" and query.service else shown
-    return Member(
-        query.pool,
-        member_id(query.pool, ResolvedAddresses(address, port)),
-        f"{query.scheme}://{host}:{port}",
-        "kubernetes",
-        address,
-        role=role,
-        traits=Traits(region=zone),
-    )

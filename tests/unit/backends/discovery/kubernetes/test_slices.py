@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from backends.discovery import kubernetes
-from backends.discovery.kubernetes import ClusterAccess, KubernetesSource, SliceQuery, members_of, port_of
+from backends.discovery.kubernetes import watch
+from backends.discovery.kubernetes.slices import SliceQuery, SliceSource, members_of, port_of
+from backends.discovery.kubernetes.watch import ClusterAccess
 from domain.membership import Member, SourceError
 from tests.kubernetes_api import KubernetesApi, endpoint, kubernetes_api, labelled, leaving
 
@@ -26,7 +27,7 @@ def addresses(members: Sequence[Member]) -> list[str]:
 class World:
     def __init__(self, api: KubernetesApi, **access: Any) -> None:
         self.now = 0.0
-        self.source = KubernetesSource(QUERY, ClusterAccess(api.url, **access), lambda: self.now, random.Random(1))
+        self.source = SliceSource(QUERY, ClusterAccess(api.url, **access), lambda: self.now, random.Random(1))
 
     async def refused(self) -> str:
         with pytest.raises(SourceError) as raised:
@@ -84,7 +85,7 @@ def test_a_certificate_is_for_the_name_of_the_service() -> None:
 
 
 async def test_pages_are_listed_and_then_changes_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "PAGE", 2)
+    monkeypatch.setattr(watch, "PAGE", 2)
     async with kubernetes_api(*(labelled(f"s{i}", endpoint(f"10.0.0.{i}")) for i in range(5))) as api:
         source = World(api).source
         assert len(await source.read()) == 5
@@ -173,10 +174,10 @@ async def test_a_refusal_names_the_token_file_or_the_role_that_is_missing(tmp_pa
 
 
 async def test_a_silent_server_is_given_up_and_asked_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "ASK_WITHIN_S", 0.05)
+    monkeypatch.setattr(watch, "ASK_WITHIN_S", 0.05)
     async with kubernetes_api(labelled("a", endpoint("10.0.0.1"))) as api:
         world = World(api)
-        assert world.source.every_s == kubernetes.PACE_S
+        assert world.source.every_s == watch.PACE_S
         api.silent = True
         pauses = []
         for _ in range(7):
@@ -188,19 +189,19 @@ async def test_a_silent_server_is_given_up_and_asked_ever_more_rarely(monkeypatc
         assert "for more than five minutes" in await world.refused()
         api.silent = False
         assert len(await world.source.read()) == 1
-        assert world.source.every_s == kubernetes.PACE_S
+        assert world.source.every_s == watch.PACE_S
         await world.source.close()
 
 
 async def test_silence_on_a_watch_ends_it_and_the_servers_own_end_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     async with kubernetes_api(labelled("a", endpoint("10.0.0.1"))) as api:
         world = World(api)
-        monkeypatch.setattr(kubernetes, "WATCH_S", 0)
+        monkeypatch.setattr(watch, "WATCH_S", 0)
         await world.source.read()
         assert len(await world.source.read()) == 1
         assert world.source.every_s >= 0.5
-        monkeypatch.setattr(kubernetes, "WATCH_S", 60)
-        monkeypatch.setattr(kubernetes, "SILENT_S", 0.05)
+        monkeypatch.setattr(watch, "WATCH_S", 60)
+        monkeypatch.setattr(watch, "SILENT_S", 0.05)
         assert "does not answer in time" in await world.refused()
 
 
@@ -217,6 +218,6 @@ async def test_a_missing_client_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     def missing(*_: Any) -> None:
         raise ImportError("lightkube")
 
-    monkeypatch.setattr(kubernetes, "SliceApi", missing)
+    monkeypatch.setattr(watch, "ObjectApi", missing)
     async with kubernetes_api() as api:
         assert "pip install 'tidegate[kubernetes]'" in await World(api).refused()

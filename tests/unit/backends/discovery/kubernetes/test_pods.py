@@ -1,0 +1,102 @@
+import json
+import random
+from typing import Any
+
+import pytest
+from lightkube.resources.core_v1 import Pod
+
+from backends.discovery.kubernetes.pods import KSERVE_PORT, PodQuery, PodSource, facts_of, kserve_host, kserve_selector, members_of
+from backends.discovery.kubernetes.watch import ClusterAccess
+from domain.membership import Member, SourceError
+from tests.kubernetes_api import KubernetesApi, kubernetes_api, pod, terminating
+
+QUERY = PodQuery("chat", "engines", "app=vllm", grace_s=30.0)
+
+
+def members(*pieces: dict[str, Any], **query: Any) -> list[Member]:
+    facts = {each["metadata"]["name"]: facts_of(Pod.from_dict(json.loads(json.dumps(each)))) for each in pieces}
+    return members_of(facts, PodQuery(**{"pool": "chat", "namespace": "engines", "selector": "app=vllm", "grace_s": 30.0} | query))
+
+
+def source_of(api: KubernetesApi) -> PodSource:
+    return PodSource(QUERY, "engines/pods app=vllm", ClusterAccess(api.url), lambda: 0.0, random.Random(1))
+
+
+def test_a_pod_is_a_backend_at_the_port_of_its_engine_with_zone_and_role() -> None:
+    (member,) = members(pod("a", "10.0.0.5", zone="z1", **{"llm-d.ai__role": "decode"}))
+    assert (member.id, member.url, member.address) == ("chat-10.0.0.5-8000", "http://10.0.0.5:8000", "10.0.0.5")
+    assert (member.owner, member.role, member.traits.region, member.drain_grace_s) == ("kubernetes", "decode", "z1", None)
+    (ours,) = members(pod("a", "10.0.0.5", tidegate__role="prefill", **{"llm-d.ai__role": "decode"}))
+    assert ours.role == "prefill"
+
+
+def test_only_a_ready_pod_takes_requests_and_one_that_terminates_drains() -> None:
+    ready, not_ready, pending = pod("a", "10.0.0.1"), pod("b", "10.0.0.2", ready=False), pod("c", None)
+    found = members(ready, not_ready, pending, terminating(pod("d", "10.0.0.4")), terminating(pod("e", "10.0.0.5", ready=False)))
+    assert [(each.address, each.drain_grace_s) for each in found] == [("10.0.0.1", None), ("10.0.0.4", 30.0), ("10.0.0.5", 30.0)]
+
+
+def test_a_pod_that_has_ended_is_no_backend() -> None:
+    ended = terminating(pod("a", "10.0.0.1"))
+    ended["status"]["phase"] = "Succeeded"
+    assert members(ended) == []
+
+
+def test_ports_are_numbers_names_or_the_only_one_and_each_is_a_backend() -> None:
+    one = pod("a", "10.0.0.1", port=8001)
+    assert [each.url for each in members(one)] == ["http://10.0.0.1:8001"]
+    assert [each.url for each in members(one, ports=(9000, 9001))] == ["http://10.0.0.1:9000", "http://10.0.0.1:9001"]
+    silent = pod("b", "fd00::1", port=None)
+    assert [each.url for each in members(silent, fallback_port=8000)] == ["http://[fd00::1]:8000"]
+    one["spec"]["containers"][1]["ports"][0]["name"] = "http"
+    assert [each.url for each in members(one, ports=("http", "proxy", "metrics"))] == ["http://10.0.0.1:8001", "http://10.0.0.1:9000"]
+    assert [each.url for each in members(one, silent, ports=("http",))] == ["http://10.0.0.1:8001"]
+
+
+@pytest.mark.parametrize(("ports", "says"), [((), "declares exactly one port"), (("grpc",), "has the port grpc")])
+def test_pods_without_the_port_are_an_error_that_says_so(ports: tuple[str, ...], says: str) -> None:
+    with pytest.raises(SourceError, match=f"none of the 1 pods of app=vllm {says}; write the number of the engines' port as port"):
+        members(pod("a", "10.0.0.1", port=None), ports=ports)
+
+
+def test_kserves_pods_have_its_labels_and_the_certificate_of_its_service() -> None:
+    selector = "app.kubernetes.io/name=llama,app.kubernetes.io/part-of=llminferenceservice,kserve.io/component=workload"
+    assert kserve_selector("llama") == selector
+    (member,) = members(pod("a", "10.0.0.1", port=None), scheme="https", host=kserve_host("llama", "engines"), fallback_port=KSERVE_PORT)
+    assert (member.url, member.address) == ("https://llama-kserve-workload-svc.engines.svc:8000", "10.0.0.1")
+
+
+async def test_pods_are_watched_by_their_labels_and_none_is_an_answer() -> None:
+    async with kubernetes_api(pod("other", "10.0.0.9", app="else")) as api:
+        source = source_of(api)
+        assert await source.read() == []
+        one = pod("a", "10.0.0.1")
+        api.put(one)
+        assert [each.address for each in await source.read()] == ["10.0.0.1"]
+        api.put(terminating(one))
+        assert [each.drain_grace_s for each in await source.read()] == [30.0]
+        api.put(pod("a", "10.0.0.1", app="else"))
+        assert await source.read() == []
+        assert [asked["kind"] for asked in api.asked] == ["Pod", "Pod"]
+        assert api.asked[0]["labelSelector"] == "app=vllm"
+        await source.close()
+
+
+async def test_a_bookmark_and_a_lost_connection_cost_no_second_list() -> None:
+    async with kubernetes_api(pod("a", "10.0.0.1")) as api:
+        source = source_of(api)
+        await source.read()
+        api.bookmark()
+        await source.read()
+        api.compact()
+        api.cut()
+        with pytest.raises(SourceError, match="cannot be read"):
+            await source.read()
+        api.put(pod("b", "10.0.0.2"))
+        assert len(await source.read()) == 2
+        assert api.lists == 1
+        api.forbidden = True
+        await source.close()
+        with pytest.raises(SourceError, match=r'apiGroups \[""\], resources \["pods"\], verbs \["get", "list", "watch"\]'):
+            await source.read()
+        await source.close()
