@@ -257,8 +257,14 @@ def _short(decision: Decision) -> Decision:
 
 
 def _restored(decision: Decision) -> Decision:
-    """The decision with its policy's parameters as the policy reads them."""
+    """The decision with its policy's parameters as the policy reads them, and with 0 for terms that the policy got after it was written,
+    which follow the others."""
     route: Route = decision.route
     policy = POLICIES.get(route.policy)
+    if policy is not None and route.ranked and (lacking := len(route.terms) - len(route.ranked[0][1])) > 0:
+        own = len(route.terms) - lacking - len(route.extra)
+        zeros = (0.0,) * lacking
+        ranked = tuple([(backend, (*terms[:own], *zeros, *terms[own:])) for backend, terms in route.ranked])
+        route = msgspec.structs.replace(route, ranked=ranked)
     params = policy.params.model_validate(route.params) if policy is not None and route.params is not None else None
     return msgspec.structs.replace(decision, route=msgspec.structs.replace(route, params=params))

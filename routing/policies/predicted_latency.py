@@ -40,7 +40,7 @@ from routing.load import LoadTable
 from routing.load_order import LoadOrder
 from routing.ports import Candidates, Column, Policy, RoutingRequest, Scores
 
-TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "recompute_s", "decode_s", "memory_s", "late_s", "crossing_s", "share")
+TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "recompute_s", "decode_s", "memory_s", "late_s", "share", "crossing_s")
 
 FULL: Final = 0.98
 """Share of a KV cache at most in `k / (1 - k)`."""
@@ -152,7 +152,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     shares = candidates.shares or [1.0] * len(rows)
     if candidates.shares:
         cost = [seconds / share for seconds, share in zip(cost, shares, strict=True)]
-    return Scores(cost, (queue, prefill, adapter, recompute, decode, crowded, late, crossing, shares))
+    return Scores(cost, (queue, prefill, adapter, recompute, decode, crowded, late, shares, crossing))
 
 
 def _price(candidates: Candidates, load_table: LoadTable, params: Params) -> float:

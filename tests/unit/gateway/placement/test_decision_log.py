@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,6 +17,7 @@ from gateway.record import Record
 from routing.fleet import Availability, Backend
 from routing.policy_instance import policy_instance
 from routing.ports import RoutingRequest
+from routing.registry import POLICIES
 from routing.schedule import Route
 
 NOW = 1_795_000_000.0
@@ -87,6 +89,18 @@ async def test_what_is_read_from_disk_is_what_the_worker_would_have_said(written
     assert found == kept.find(asked)
     assert (found.contenders[0].backend, found.contenders[-1].lost) == ("e0", "cannot be reached")
     assert find_written(written.folder, at(NOW, 4)) is None
+
+
+async def test_a_term_that_came_with_a_later_version_was_0_in_a_decision_written_before(written: Written) -> None:
+    asked = at(NOW, 1)
+    made = decided(asked)
+    older = tuple((backend, terms[:-1]) for backend, terms in made.route.ranked)
+    await written.write(msgspec.structs.replace(made, route=msgspec.structs.replace(made.route, ranked=older)))
+    found = find_written(written.folder, asked)
+    assert found is not None
+    terms = list(found.contenders[0].terms)
+    assert terms == list(POLICIES["predicted_latency"].terms)
+    assert found.contenders[0].terms[terms[-1]] == 0.0
 
 
 async def test_of_several_decisions_the_last_counts_and_facts_that_came_late_are_in_it(written: Written) -> None:

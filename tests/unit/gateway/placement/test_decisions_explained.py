@@ -4,7 +4,7 @@ from routing.schedule import ALONE, Route
 
 A, B, C = (Backend(name, "p", Availability.UP, "") for name in "abc")
 DOWN = Backend("d", "p", Availability.DOWN, "no answer")
-NONE = (0.0,) * 6
+NONE = (0.0,) * 7
 
 
 def route(*costs: float, why: str = "") -> Route:
