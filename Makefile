@@ -276,6 +276,9 @@ bench-injection: $(VENV)/.dev ## what the classifier for injection finds of sour
 bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, simulated
 	$(BIN)/python -m bench.overload.limits
 
+bench-plan: $(VENV)/.dev ## whether plans of fleets hold on unseen traffic, and how far they move with their assumptions, simulated
+	$(BIN)/python -m bench.plan
+
 bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.fleet.holding $(if $(TRACES),--traces $(TRACES))
 

@@ -20,6 +20,7 @@ ENTRIES: Final[dict[str, RootEntry]] = {
     "reload": RootEntry("gateway.cli.running:reload", "Take up the settings file and the policies, or new code."),
     "stop": RootEntry("gateway.cli.running:stop", "End the gateway, once its running requests are done."),
     "simengine": RootEntry("gateway.cli.simengine:simengine", "Run a simulated engine."),
+    "plan": RootEntry("gateway.cli.plan:plan", "Find how many engines meet latency objectives for a trace, and what they cost."),
     "simulate": RootEntry("gateway.cli.simulate:simulate", "Replay a trace against a modelled fleet under several routing policies."),
     "top": RootEntry("gateway.cli.top:top", "Show the fleet and the tenants, live in a terminal."),
     "version": RootEntry("gateway.cli:version", "Print the versions of Tidegate and Python."),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -58,7 +58,7 @@ def simulate(
         policies = _contenders(policy)
         read = validated(FleetFile, read_yaml(fleet, None))
         for file in (target, html):
-            _check_target(file)
+            check_target(file)
         result = _run(trace, read, policies, [seeded(seed + n) for n in range(seeds)], speed, limit, jobs)
     except (TraceError, ConfigError) as error:
         fail(str(error), 2)
@@ -75,7 +75,7 @@ def simulate(
 Run = Callable[[int, str], Outcomes]
 """Runs one simulation, by the number of its seed and the policy."""
 
-_forked_run: Run | None = None
+_forked_run: Callable[..., Any] | None = None
 """What the forked processes of `--jobs` run."""
 
 
@@ -112,7 +112,7 @@ def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], s
 
         def in_processes(run: Run, pairs: Sequence[tuple[int, str]]) -> Iterator[Outcomes]:
             with processes(jobs, run) as pool:
-                for ended, outcomes in enumerate(pool.map(_run_one, pairs), 1):
+                for ended, outcomes in enumerate(pool.map(run_one, pairs), 1):
                     bar.update(task, description=f"{jobs} at a time", total=len(pairs), completed=ended)
                     yield outcomes
 
@@ -121,8 +121,9 @@ def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], s
 
 
 @contextlib.contextmanager
-def processes(jobs: int, run: Run) -> Iterator[ProcessPoolExecutor]:
-    """Processes that have this one's workloads, because they are forked from it: nothing is read or made a second time."""
+def processes(jobs: int, run: Callable[..., Any]) -> Iterator[ProcessPoolExecutor]:
+    """Processes that have this one's workloads, because they are forked from it: nothing is read or made a second time. They call `run`
+    with what `run_one` is given."""
     global _forked_run  # a closure cannot be sent to a process, but a fork has it
     _forked_run = run
     try:
@@ -132,9 +133,10 @@ def processes(jobs: int, run: Run) -> Iterator[ProcessPoolExecutor]:
         _forked_run = None
 
 
-def _run_one(pair: tuple[int, str]) -> Outcomes:
+def run_one(arguments: Sequence[Any]) -> Any:
+    """What a process of `processes` is sent: it calls their `run`."""
     assert _forked_run is not None
-    return _forked_run(*pair)
+    return _forked_run(*arguments)
 
 
 def _page(result: Result, fleet: FleetFile) -> str:
@@ -145,7 +147,7 @@ def _page(result: Result, fleet: FleetFile) -> str:
         return page(result, [], str(missing))
 
 
-def _check_target(target: Path | None) -> None:
+def check_target(target: Path | None) -> None:
     """Refuse a path that cannot be written, before a run of minutes and not after it."""
     if target is not None and target != STDOUT and (target.is_dir() or not target.absolute().parent.is_dir()):
         fail(f"{target} cannot be written: it is a folder, or its folder does not exist", 2)

@@ -431,6 +431,7 @@ class SimulatedFleet:
         if read is None:
             if self._alive[at]:
                 reading = (self.now, *self.engines[at].look(self.now))
+                self._note_cache(reading[4])
                 if self._fleet.signals.delay_s:
                     self._plan(self.now + self._fleet.signals.delay_s, EventKind.SIGNAL, (at, reading))
                 else:
@@ -438,6 +439,12 @@ class SimulatedFleet:
             self._plan(self.now + self._fleet.signals.every_s, EventKind.SIGNAL, (at, None))
         else:
             self._report(at, read)
+
+    def _note_cache(self, used: float) -> None:
+        outcomes = self.outcomes
+        outcomes.kv_readings += 1
+        outcomes.kv_used += used
+        outcomes.kv_peak = max(outcomes.kv_peak, used)
 
     def _report(self, at: int, reading: tuple[float, int, int, int, float]) -> None:
         when, running, waiting, queued, usage = reading

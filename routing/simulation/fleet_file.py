@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from domain.strict import Strict
 from routing.disaggregation import DisaggregationSettings
-from routing.simulation.timing import CLASSES, StepTiming
+from routing.simulation.timing import CLASS_GPUS, CLASSES, StepTiming
 
 
 def _known(name: str) -> str:
@@ -53,6 +53,9 @@ class Engines(Strict):
     )
     region: str = Field(default="", max_length=64, description="Region of the engines.")
     price: float = Field(default=0.0, ge=0, description="Price of a token on these engines, relative to the others.")
+    gpus: int | None = Field(
+        default=None, ge=0, le=64, description="GPUs of each engine, for the cost of a plan; null for those of the class, or 1."
+    )
 
     @model_validator(mode="after")
     def _has_room_for_prefill(self) -> "Engines":
@@ -67,6 +70,11 @@ class Engines(Strict):
         if self.rates is not None and self.kv_tokens is None:
             raise ValueError("has rates and no kv_tokens; write the kv_tokens of the profile too")
         return self
+
+    @property
+    def gpus_each(self) -> int:
+        """GPUs of one engine."""
+        return CLASS_GPUS.get(self.machine or "", 1) if self.gpus is None else self.gpus
 
     @property
     def timing(self) -> StepTiming:

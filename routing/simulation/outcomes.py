@@ -31,6 +31,12 @@ class Outcomes(msgspec.Struct):
     retries: int = 0
     finished_at: float = 0.0
     """When the last request ended."""
+    kv_readings: int = 0
+    """How often an engine's cache was looked at, all engines together."""
+    kv_used: float = 0.0
+    """The sum of the shares of the cache in use that were seen then."""
+    kv_peak: float = 0.0
+    """The largest of them."""
 
 
 def none_yet(count: int) -> Outcomes:

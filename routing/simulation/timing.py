@@ -42,3 +42,6 @@ CLASSES: Final[Mapping[str, StepTiming]] = {
     "rtx-pro-6000-8b": StepTiming(c0=10.8, c1=0.045, c1a=0.0, c2=0.01, c3=1.1e-4, kv_tokens=500_000),
     "rtx-4090-8b": StepTiming(c0=17.0, c1=0.1, c1a=0.0, c2=0.05, c3=1e-4, kv_tokens=40_000),
 }
+
+CLASS_GPUS: Final[Mapping[str, int]] = {"h100-70b-tp4": 4}
+"""GPUs of an engine, by class; the others have one."""
