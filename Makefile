@@ -202,6 +202,9 @@ test-faults: $(VENV)/.dev ## every row of the fault table (tests/fault/rows.py) 
 test-soak: $(VENV)/.dev ## 30 minutes with a fault a second (R58): memory, tasks, sockets and leases; MINUTES=5 for fewer
 	TIDEGATE_SOAK_MINUTES=$(or $(MINUTES),30) $(BIN)/python -m pytest -s tests/fault/test_soak.py
 
+release-fixtures: $(VENV)/.dev ## what the release before leaves in its stores, recorded anew into tests/fixtures by its own code (tests/release_before.py)
+	$(BIN)/python -m tests.release_before
+
 mutants: $(VENV)/.dev ## planted bugs (tests/mutants), JOBS=2 at a time: does their test file notice them; SINCE=origin/main for those of changed files and a sample, SAMPLE=n for a sample, MUTANT=name for one
 	$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),2) $(if $(SINCE),--since $(SINCE)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(MUTANT)
 

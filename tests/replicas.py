@@ -195,13 +195,14 @@ def prepare(
     return home
 
 
-def launch(home: Path, ahead_s: float = 0.0) -> Replica:
-    """Begin one, or one that has ended anew; it is not ready yet."""
+def launch(home: Path, ahead_s: float = 0.0, code: Path | None = None) -> Replica:
+    """Begin one, or one that has ended anew; it is not ready yet. `code`: the folder of another version that it is to run."""
+    environment = {**os.environ, "PYTHONPATH": str(code)} if code else None
     (home / "run" / "ready.json").unlink(missing_ok=True)
     program = ["-c", AHEAD.format(ahead_s=ahead_s)] if ahead_s else ["-m", "gateway"]
     command = [sys.executable, *program, "serve", "-c", "tidegate.yaml", "--run-dir", str(home / "run")]
     with (home / "out.log").open("ab") as out, (home / "err.log").open("ab") as err:
-        return Replica(home, subprocess.Popen(command, cwd=home, stdout=out, stderr=err))
+        return Replica(home, subprocess.Popen(command, cwd=home, stdout=out, stderr=err, env=environment))
 
 
 async def ready(replica: Replica) -> None:

@@ -267,6 +267,20 @@ PROCESSES: Final = AlertGroup(
             "There is no key to verify tokens of {{ $labels.issuer }} with, so all of them are refused",
         ),
         Alert(
+            "CertificateExpires",
+            "min by (instance, use, pool) (tidegate_certificate_expires_timestamp_seconds) - time() < 604800",
+            "1h",
+            "ticket",
+            "A certificate for {{ $labels.use }} (pool {{ $labels.pool }}) expires in {{ $value | humanizeDuration }}",
+        ),
+        Alert(
+            "CertificateExpiresToday",
+            "min by (instance, use, pool) (tidegate_certificate_expires_timestamp_seconds) - time() < 86400",
+            "5m",
+            "page",
+            "A certificate for {{ $labels.use }} (pool {{ $labels.pool }}) expires in {{ $value | humanizeDuration }}",
+        ),
+        Alert(
             "RolloutUnwatched",
             "time() - tidegate_rollout_looked_timestamp_seconds > 60",
             "2m",

@@ -13,6 +13,11 @@ def _gauge(title: str, unit: Unit, description: str, family: str) -> Panel:
     return Panel(title, description, (Query(f'{family}{{pool=~"$pool"}}', BACKEND),), unit)
 
 
+def _of_pool(family: str, legend: str = "") -> Query:
+    """A line for each pool. Gateways see the same engines, so the highest of them counts."""
+    return Query(f'max by (pool) ({family}{{pool=~"$pool"}})', f"{{{{pool}}}} {legend}".strip())
+
+
 FLEET: Final = Dashboard(
     "tidegate-fleet",
     "Tidegate: fleet",
@@ -61,6 +66,50 @@ FLEET: Final = Dashboard(
                     "bars",
                     (Threshold(1, is_bad=False),),
                     most=1,
+                ),
+            ),
+        ),
+        Row(
+            "Scaling",
+            (
+                Panel(
+                    "Engines and engines wanted",
+                    "Backends that do not drain, those that start or are down counted, and the recommendation where the pool has a section "
+                    "scale, and the requests that wait for the first one of a pool that may have none. Why: tidegate scaling.",
+                    (
+                        _of_pool("tidegate_pool_backends", "there"),
+                        _of_pool("tidegate_pool_wanted_backends", "wanted"),
+                        _of_pool("tidegate_pool_held_requests", "requests held"),
+                    ),
+                    "count",
+                ),
+                Panel(
+                    "Prompt tokens that wait for each engine",
+                    "Uncached ones, in engines and in the gateway: it rises before callers notice.",
+                    (_of_pool("tidegate_pool_queue_tokens_per_backend"),),
+                    "count",
+                ),
+                Panel(
+                    "Predicted time to the first token",
+                    "What 95 of 100 requests are predicted not to exceed.",
+                    (_of_pool("tidegate_pool_predicted_ttft_p95_seconds"),),
+                    "seconds",
+                ),
+                Panel(
+                    "KV cache that is asked for",
+                    "What running and waiting requests take, of that which there is; above 1 some wait for memory.",
+                    (_of_pool("tidegate_pool_kv_pressure_ratio"),),
+                    "ratio",
+                    thresholds=(Threshold(0.8, is_bad=False), Threshold(1.0)),
+                ),
+                Panel(
+                    "Promises missed by pools",
+                    "Share of the last minute's requests; above a twentieth the recommendation adds an engine.",
+                    (_of_pool("tidegate_pool_goodput_deficit_ratio"),),
+                    "ratio",
+                    thresholds=(Threshold(0.05),),
+                    most=1,
+                    empty_until="a policy makes promises (ttft_slo_s, tpot_slo_s)",
                 ),
             ),
         ),

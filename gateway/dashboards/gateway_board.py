@@ -73,6 +73,15 @@ GATEWAY: Final = Dashboard(
                     "per second",
                     empty_until="a connection is refused",
                 ),
+                Panel(
+                    "Certificates expire in",
+                    "Time left of each certificate in use: the data port's (callers), and the client certificates towards engines. Below a "
+                    "week and below a day there are alerts.",
+                    (Query("min by (use, pool) (tidegate_certificate_expires_timestamp_seconds) - time()", "{{use}} {{pool}}"),),
+                    "seconds",
+                    "bars",
+                    empty_until="the data port or a pool has a certificate (data.tls, pools[].tls)",
+                ),
             ),
         ),
         Row(

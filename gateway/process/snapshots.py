@@ -47,6 +47,17 @@ class PolicyState(msgspec.Struct, frozen=True):
     """What is active and hardly meant, with file and line."""
 
 
+class CertificateState(msgspec.Struct, frozen=True):
+    """A certificate that one worker shows to others."""
+
+    use: Literal["callers", "engines"]
+    """To whom: of the data port, or the client certificate towards a pool's engines."""
+    pool: str
+    """Empty for that of the data port."""
+    ends_unix: float
+    """When it expires, seconds since the epoch."""
+
+
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One worker at one moment. `reasons` says in words what an unready worker waits for."""
 
@@ -62,6 +73,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Sources that name one backend twice, in words."""
     policies: PolicyState = PolicyState("", 0.0)
     issuers: tuple[IssuerState, ...] = ()
+    certificates: tuple[CertificateState, ...] = ()
+    """Those in use; a file that was replaced and not taken up yet does not count."""
     metrics: MetricsSnapshot | None = None
     """None when only the state was asked for."""
     ledger: UsageLogState | None = None

@@ -29,6 +29,7 @@ from gateway.answers.purges import PurgeWatch
 from gateway.config.listeners import Tls
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_pepper
+from gateway.config.trust import CertificateError, validity_of
 from gateway.deps import Deps
 from gateway.fleet.adapters import RegisteredAdapters
 from gateway.fleet.shared_breakers import SharedBreakers
@@ -54,7 +55,7 @@ from gateway.process.drain import Closes, drain
 from gateway.process.file_descriptors import bounded_connections
 from gateway.process.host_channel import HostChannel, host_id
 from gateway.process.sibling_bus import Sibling, SiblingBus, SiblingTopic
-from gateway.process.snapshots import IndexState, State, WorkerSnapshot
+from gateway.process.snapshots import CertificateState, IndexState, State, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import WorkerLink, ask_oldest, worker_socket
 from gateway.queue.outlook import answers as queue_outlook
@@ -147,6 +148,14 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
+def expiry_of(tls: Tls) -> float | None:
+    """When the data port's certificate expires, seconds since the epoch; None for a form that only OpenSSL reads."""
+    try:
+        return validity_of(Path(tls.certificate)).ends
+    except CertificateError:
+        return None
+
+
 def worker_main(slot: WorkerSlot, settings: Settings) -> None:
     """Serve until SIGTERM, then drain; returns when the last reply is out or the grace is over."""
     configure_logs(settings.log.level, worker=slot.index)
@@ -186,6 +195,8 @@ class _Worker:
         self._books: LimitBooks | None = None
         self._bus: SiblingBus | None = None
         self._link: WorkerLink | None = None
+        self._data_ends_unix: float | None = None
+        """When the data port's certificate expires."""
         self._rollouts: RolloutWatch | None = None
         self._traces: Traces | None = None
         self._revoked = RevokedAnswers()
@@ -419,6 +430,7 @@ class _Worker:
             streams=port.streams,
         )
         tls = tls_context(data.tls) if data.tls is not None else None
+        self._data_ends_unix = expiry_of(data.tls) if data.tls is not None else None
         if data.trusted_proxies.proxy_protocol or addresses.bounds_connections:
             listener = DataListener(
                 connections,
@@ -534,6 +546,7 @@ class _Worker:
             tasks=len(asyncio.all_tasks()),
             policies=self._policies.state,
             issuers=deps.tokens.states() if deps and deps.tokens else (),
+            certificates=self._certificates(),
             metrics=metrics,
             prefixes=IndexState(deps.pool_states.index.blocks, deps.pool_states.index_bound) if deps else None,
             queues=deps.queues.states() if deps else (),
@@ -543,6 +556,11 @@ class _Worker:
             similar=deps.answers.semantic.state() if deps and deps.answers.semantic else None,
             slice_s=self._link.longest_slice_s if self._link else 0.0,
         )
+
+    def _certificates(self) -> tuple[CertificateState, ...]:
+        ends = self._fleet.tls_watch.ends() if self._fleet else {}
+        own = (CertificateState("callers", "", self._data_ends_unix),) if self._data_ends_unix is not None else ()
+        return own + tuple(CertificateState("engines", pool, at) for pool, at in ends.items())
 
 
 def _log_defect(error: BaseException, request_id: str) -> None:

@@ -49,6 +49,10 @@ class EngineTlsWatch:
         """TLS of a pool; None for the system's CAs."""
         return self._tls.get(pool)
 
+    def ends(self) -> dict[str, float]:
+        """When the client certificate in use expires, seconds since the epoch, by pool that has one."""
+        return {pool: validity.ends for pool, validity in self._validity.items()}
+
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """The coroutine that has to run while the worker serves; none where no pool has files."""
         return [self._run()] if self._files else []

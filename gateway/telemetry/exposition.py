@@ -92,6 +92,24 @@ def policy_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, GaugeR
     yield "tidegate_policies_loaded_timestamp_seconds", [((), min(policies.loaded_unix for policies in loaded))]
 
 
+CERTIFICATE_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "tidegate_certificate_expires_timestamp_seconds": (
+        "When a certificate in use expires: the data port's (callers), or the client certificate towards a pool (engines).",
+        ("use", "pool"),
+    ),
+}
+
+
+def certificate_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, GaugeRows]]:
+    """Samples by gauge; of several workers the earliest, since one may not have taken up a new one."""
+    ends: dict[tuple[str, ...], float] = {}
+    for state in (state for worker in workers for state in worker.certificates):
+        labels = (state.use, state.pool or NONE)
+        ends[labels] = min(ends.get(labels, state.ends_unix), state.ends_unix)
+    for name in CERTIFICATE_GAUGES:
+        yield name, list(ends.items())
+
+
 WORKER_STATES: Final = ("starting", "ready", "draining", "missing")
 """States of a worker's slot; `missing` is a slot for which no process answers."""
 
@@ -143,6 +161,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_limits_unread": ("1 when what was used before is not in the counters of a worker, else 0.", ()),
     "tidegate_limits_drift_ratio": ("Largest share by which a counter had drifted from the ledger at the last comparison.", ()),
     **POLICY_GAUGES,
+    **CERTIFICATE_GAUGES,
     **ROLLOUT_GAUGES,
     **ALERT_GAUGES,
     **FILE_GAUGES,
@@ -311,7 +330,7 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
         scrape.agreement,
         process_rows(scrape.processes),
     )
-    for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), own):
+    for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), certificate_rows(scrape.workers), own):
         yield _gauge(name, samples)
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in WORKER_STATES), 0)
     for worker in scrape.workers:

@@ -1,5 +1,5 @@
 """The real helm, and judges of what it renders: Kubernetes' own schemas by kubernetes-validate, those of CustomResourceDefinitions by
-jsonschema (`crds/`, see `crds/SOURCES.txt`)."""
+jsonschema (`crds/`, see `crds/SOURCES.txt`), and KEDA's (release 2.16) by the models that cloudcoil-models-keda makes of them."""
 
 import json
 import subprocess
@@ -16,9 +16,32 @@ BIN: Final = ROOT / ".venv-charts" / "bin"
 KUBERNETES: Final = ("1.32", "1.37")
 """Releases whose schemas the manifests meet: the oldest that the charts take without a feature gate, and the newest there is."""
 VALIDATE: Final = """
-import json, sys, kubernetes_validate
+import json, sys
+from jsonschema import Draft202012Validator
+
+def strict(schema):
+    if isinstance(schema, dict):
+        if "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+        for part in schema.values():
+            strict(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            strict(part)
+    return schema
+
 found = []
 documents = json.load(sys.stdin)
+keda = [document for document in documents if document["apiVersion"].startswith("keda.sh/")]
+documents = [document for document in documents if document not in keda]
+if keda:
+    from cloudcoil.models.keda import v1alpha1
+if documents:
+    import kubernetes_validate
+for document in keda:
+    schema = strict(getattr(v1alpha1, document["kind"]).model_json_schema(by_alias=True))
+    for error in Draft202012Validator(schema).iter_errors(document):
+        found.append(f"{document['kind']} {document['metadata']['name']}: {error.json_path}: {error.message}")
 for version in sys.argv[1:]:
     for document in documents:
         try:
@@ -93,6 +116,7 @@ def problems(documents: list[Document]) -> list[str]:
     """What the schemas object to; CustomResourceDefinitions without a schema here are objected to as well."""
     own = [d for d in documents if "." not in d["apiVersion"].split("/")[0] or d["apiVersion"].split("/")[0].endswith("k8s.io")]
     own = [d for d in own if not d["apiVersion"].startswith("gateway.networking.k8s.io")]
+    own += [d for d in documents if d["apiVersion"].startswith("keda.sh/")]
     done = subprocess.run(
         [BIN / "python", "-c", VALIDATE, *KUBERNETES], input=json.dumps(own), capture_output=True, text=True, timeout=120, check=False
     )

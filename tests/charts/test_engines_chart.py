@@ -153,6 +153,21 @@ def test_a_served_name_and_a_model_reach_the_engine() -> None:
         ({"pools": {"chat": {"launch": "sglang-8b", "tls": {"secret": "s"}}}}, "pools.chat.tls.requireClient: sglang 0.5.23 cannot demand"),
         ({"pools": {"chat": {"launch": "vllm-8b", "tls": {"issuer": {"name": "ca"}}}}}, "pools.chat.tls.secret: is empty"),
         ({"pools": {"chat": {"launch": "vllm-8b"}}, "podSecurity": {"uid": 0}}, "podSecurity.uid: Must be greater than or equal to 1"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "digest": "sha256:1"}}}, "pools.chat.digest: Does not match pattern"),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b", "digest": f"sha256:{'0' * 64}", "weights": {"from": "none"}}}},
+            "pools.chat.digest: the weights",
+        ),
+        ({"pools": {"chat": {"launch": "vllm-8b", "buffer": -1}}}, "pools.chat.buffer: Must be greater than or equal to 0"),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b", "buffer": 1}}, "buffer": {"priorityClass": {"name": ""}}},
+            "pools.chat.buffer: placeholders need a priority below that of engines",
+        ),
+        ({"pools": {"chat": {"launch": "vllm-8b"}}, "buffer": {"priorityClass": {"value": 5}}}, "buffer.priorityClass.value: Must be less"),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b"}}, "metrics": {"serviceMonitor": {"enabled": True}}},
+            "networkPolicy.prometheus: is empty, so that Prometheus cannot reach the engines",
+        ),
         ({"pools": {"chat": {"launch": "vllm-cpu-test"}}}, "pools.chat.weights.path: is empty, and vllm-cpu-test names no absolute path"),
     ],
 )
@@ -185,8 +200,19 @@ def test_the_gateways_chart_names_the_pods_of_this_one() -> None:
         services = {d["metadata"]["name"]: d for d in rendered("engines", name) if d["kind"] == "Service"}
         settings = yaml.safe_load(of(rendered("tidegate", name), "ConfigMap", "tidegate")["data"]["tidegate.yaml"])
         seen: dict[str, int] = {}
+        found = set()
         for pool in settings["pools"]:
-            for backend in pool["backends"]:
+            if "discover" in pool:
+                discovered = pool["discover"]["kubernetes"]
+                service = services[discovered["service"]]
+                assert discovered["port"] in [port["name"] for port in service["spec"]["ports"]]
+                tls = any(v["name"] == "tls" for v in engines[discovered["service"]]["spec"]["template"]["spec"]["volumes"])
+                assert pool["discover"].get("scheme", "http") == ("https" if tls else "http")
+                ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+                events = {"kv_events": ports["kv-events"], "kv_replay": ports["kv-replay"]}
+                assert pool["discover"].get("ports", events) == events
+                found.add(discovered["service"])
+            for backend in pool.get("backends", []):
                 host, port = backend["url"].partition("://")[2].rsplit(":", 1)
                 pod, service, namespace, _ = host.split(".")
                 assert (namespace, pod) == ("llm", f"{service}-{seen.get(service, 0)}")
@@ -202,7 +228,10 @@ def test_the_gateways_chart_names_the_pods_of_this_one() -> None:
                 assert container["args"][container["args"].index("--served-model-name") + 1] == pool["model"], (name, service)
                 tls = any(v["name"] == "tls" for v in engines[service]["spec"]["template"]["spec"]["volumes"])
                 assert backend["url"].startswith("https:") is tls, (name, service)
-        assert seen == {service: document["spec"]["replicas"] for service, document in engines.items()}, name
+        named = {service: document["spec"].get("replicas") for service, document in engines.items() if service not in found}
+        assert seen == named, name
+        scaled = {d["metadata"]["name"] for d in rendered("engines", name) if d["kind"] == "ScaledObject"}
+        assert scaled <= found, "a name that does not run counts as an engine that is down"
 
 
 def test_weights_come_from_a_claim_a_store_or_a_registry() -> None:
@@ -234,6 +263,87 @@ def test_an_engine_with_tls_demands_a_certificate_and_its_probes_have_one() -> N
     assert container["readinessProbe"]["exec"]["command"] == ["python3", "/etc/tidegate-probe/probe.py", "health"]
     manifest = manifest_for("vllm", "0.33.0")
     assert {a for a in args if a.startswith("--")} <= set(manifest.flags)
+
+
+DIGEST = "sha256:8179d8b3afcdd6b966b756a106d1fb604395027ecd1037cf53f5c20fc3fd04ea"
+
+
+@pytest.mark.parametrize("name", ["vllm-8b", "sglang-8b"])
+def test_a_pinned_engine_serves_the_name_that_proves_its_digest(name: str) -> None:
+    documents = rendered("engines", pools={"chat": {"launch": name, "weights": WEIGHTS, "digest": DIGEST}})
+    compared(documents, launched(name, digest=DIGEST))
+    assert any(word.endswith("@sha256-8179d8b3afcd") for word in container_of(documents)["args"])
+    (probed,) = [e["value"] for e in container_of(documents)["env"] if e["name"] == "PROBE_MODEL"]
+    assert probed in container_of(documents)["args"], "the warm-up asks for a name that is served"
+
+
+@pytest.mark.parametrize("source", ["claim", "objectStore", "oci"])
+def test_weights_are_checked_before_their_engine_starts(source: str) -> None:
+    weights = {"from": source, "claim": "models", "source": "s3:weights/tide", "reference": "registry.example.com/tide:1", "path": "tide"}
+    documents = rendered("engines", pools={"chat": {"launch": "vllm-8b", "weights": weights, "digest": DIGEST}})
+    assert [p for p in problems(documents) if not p.startswith("1.32 StatefulSet" if source == "oci" else "-")] == []
+    pod = pods(documents)["StatefulSet/engines-chat"]
+    *before, check = pod["initContainers"]
+    assert [container["name"] for container in before] == (["weights"] if source == "objectStore" else []), (
+        "the copy is there when it is read"
+    )
+    assert check["command"] + check["args"] == ["tidegate", "model", "digest", "/models/tide", "--expect", DIGEST]
+    assert check["image"] == "tidegate:0.1.0"
+    models = next(mount for mount in check["volumeMounts"] if mount["name"] == "models")
+    assert models == {"name": "models", "mountPath": "/models/tide" if source == "oci" else "/models", "readOnly": True}
+
+
+def test_the_check_of_a_digest_ends_with_an_error_on_other_weights(tmp_path: Path) -> None:
+    """The command of the container, on a folder with one weight."""
+    header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    program = Path(sys.executable).with_name("tidegate")
+    found = subprocess.run([program, "model", "digest", tmp_path], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    for digest, code in ((found, 0), (DIGEST, 1)):
+        pool = {"launch": "vllm-8b", "weights": {**WEIGHTS, "path": "tide"}, "digest": digest}
+        check = pods(rendered("engines", pools={"chat": pool}))["StatefulSet/engines-chat"]["initContainers"][0]
+        words = [str(tmp_path) if word == "/models/tide" else word for word in check["args"]]
+        done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code, done.stderr
+
+
+def test_placeholders_keep_room_for_an_engine_and_give_way_to_it() -> None:
+    documents = rendered("engines", "fleet-100-gpus")
+    placeholder = pods(documents)["Deployment/engines-small-buffer"]
+    engine = pods(documents)["StatefulSet/engines-small"]
+    assert placeholder["containers"][0]["resources"] == engine["containers"][0]["resources"]
+    assert placeholder["tolerations"] == engine["tolerations"]
+    assert placeholder["terminationGracePeriodSeconds"] == 0
+    made = of(documents, "PriorityClass")
+    assert placeholder["priorityClassName"] == made["metadata"]["name"]
+    assert (made["value"], made["globalDefault"], made["preemptionPolicy"]) == (-10, False, "Never")
+    policy = of(documents, "NetworkPolicy", "engines-small-buffer")["spec"]
+    assert not policy.keys() & {"ingress", "egress"}, "nothing goes in or out"
+    labels = of(documents, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    for service in [d for d in documents if d["kind"] == "Service"]:
+        assert not service["spec"]["selector"].items() <= labels.items(), "no request reaches a placeholder"
+
+
+def test_prometheus_scrapes_engines_over_tls_where_they_have_it() -> None:
+    documents = rendered("engines", "fleet-100-gpus")
+    monitors = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "ServiceMonitor"}
+    services = {d["metadata"]["name"]: d["metadata"]["labels"] for d in documents if d["kind"] == "Service"}
+    assert monitors.keys() == services.keys()
+    for name, monitor in monitors.items():
+        selected = [service for service, labels in services.items() if monitor["selector"]["matchLabels"].items() <= labels.items()]
+        assert selected == [name]
+    (large,), (prefill,) = monitors["engines-large"]["endpoints"], monitors["engines-long-prefill"]["endpoints"]
+    assert (large["port"], large["path"], large["scheme"]) == ("http", "/metrics", "https")
+    assert large["tlsConfig"]["serverName"] == "engines-large.llm.svc"
+    assert large["tlsConfig"]["serverName"] in of(documents, "Certificate", "engines-large")["spec"]["dnsNames"]
+    assert large["tlsConfig"]["keySecret"] == {"name": "engines-large", "key": "tls.key"}
+    assert "cert" not in prefill["tlsConfig"], "SGLang demands no client's certificate"
+    plain = rendered(
+        "engines", "eight-gpu-node", metrics={"serviceMonitor": {"enabled": True}}, networkPolicy={"prometheus": [{"podSelector": {}}]}
+    )
+    assert "tlsConfig" not in of(plain, "ServiceMonitor")["spec"]["endpoints"][0]
+    assert problems(plain) == []
 
 
 def probe(mode: str, port: int, **environment: str) -> subprocess.CompletedProcess[str]:

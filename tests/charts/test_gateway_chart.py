@@ -110,6 +110,7 @@ def test_the_schemas_object_to_a_mistake(kind: str, spoil: Any) -> None:
         ({"policies": {"git": {"repository": "https://user:word@git.example.com/x"}}}, "policies.git.repository: Does not match pattern"),
         ({"policies": {"git": {"folder": "../etc"}}}, "policies.git.folder"),
         ({"networkPolicy": {"egress": [{"ports": [{"port": 443}]}]}}, "to is required"),
+        ({"networkPolicy": {"apiServer": [{"cidr": "api", "port": 443}]}}, "networkPolicy.apiServer.0.cidr: Does not match pattern"),
         ({"networkPolicy": {"adminFrom": [{}]}}, "networkPolicy.adminFrom.0: Must have at least 1 properties"),
         ({"topologySpread": {"zones": "Always"}}, "topologySpread.zones must be one of"),
         ({"engines": [{"pool": "chat", "service": "engines"}]}, "engines.0: replicas is required"),
@@ -166,6 +167,10 @@ def test_the_schema_refuses(values: dict[str, Any], said: str) -> None:
             {"engines": [{"pool": "chta", "service": "e", "replicas": 1}]},
             'engines: there is no pool "chta" in settings.pools; there are chat',
         ),
+        (
+            {"settings": {"pools": [{"name": "chat", "discover": {"kubernetes": {"service": "v"}}}]}},
+            "networkPolicy.apiServer: is empty, and a pool of settings.pools discovers its engines in this cluster; write the address",
+        ),
         ({"engineTls": [{"pool": "chta", "secret": "e"}]}, 'engineTls: there is no pool "chta" in settings.pools; there are chat'),
     ],
 )
@@ -212,6 +217,60 @@ def test_the_gateway_reaches_engines_dns_and_what_the_values_list() -> None:
     assert (data["ports"][0]["port"], admin["ports"][0]["port"]) == ("data", "admin")
     assert data["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
     assert admin["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+API_SERVER = {"networkPolicy": {"apiServer": [{"cidr": "10.96.0.1/32", "port": 443}]}}
+SLICES = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}]
+PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+POOL_OF_PODS = [{"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": ["get", "list", "watch"]}, *PODS]
+
+
+@pytest.mark.req("R62")
+@pytest.mark.parametrize(
+    ("kubernetes", "namespace", "rules"),
+    [
+        ({"service": "vllm"}, "llm", SLICES),
+        ({"selector": "app=vllm", "namespace": "engines"}, "engines", SLICES),
+        ({"pods": "app=vllm", "namespace": "engines"}, "engines", PODS),
+        ({"llm_inference_service": "tide"}, "llm", PODS),
+        ({"inference_pool": "tide"}, "llm", POOL_OF_PODS),
+    ],
+)
+def test_discovery_has_the_rights_that_its_source_needs(kubernetes: dict[str, str], namespace: str, rules: list[Document]) -> None:
+    pool = {"name": "chat", "model": "tiny", "discover": {"kubernetes": kubernetes}}
+    documents = rendered("tidegate", **LEAST | API_SERVER | {"settings": {"pools": [pool]}})
+    assert problems(documents) == []
+    role, binding = of(documents, "Role"), of(documents, "RoleBinding")
+    assert (role["metadata"]["namespace"], role["rules"]) == (namespace, rules)
+    assert binding["metadata"]["namespace"] == namespace
+    assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role["metadata"]["name"]}
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "tidegate", "namespace": "llm"}]
+    pod = pods(documents)["StatefulSet/tidegate"]
+    token = next(v for v in pod["volumes"] if v["name"] == "api-server")["projected"]["sources"]
+    assert token[0] == {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
+    assert [source.get("configMap", {}).get("name") for source in token] == [None, "kube-root-ca.crt", None]
+    egress = of(documents, "NetworkPolicy", "tidegate")["spec"]["egress"]
+    assert {"ports": [{"port": 443, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "10.96.0.1/32"}}]} in egress
+
+
+def test_two_pools_of_one_namespace_share_a_role_and_two_namespaces_have_two() -> None:
+    sources = [{"service": "a", "namespace": "one"}, {"pods": "app=b", "namespace": "one"}, {"service": "c", "namespace": "two"}]
+    pools = [{"name": f"p{at}", "model": "tiny", "discover": {"kubernetes": source}} for at, source in enumerate(sources)]
+    documents = rendered("tidegate", **LEAST | API_SERVER | {"settings": {"pools": pools}})
+    roles = {d["metadata"]["namespace"]: d["rules"] for d in documents if d["kind"] == "Role"}
+    assert roles == {"one": [*SLICES, *PODS], "two": SLICES}
+
+
+@pytest.mark.req("R62")
+def test_without_discovery_in_this_cluster_the_api_server_is_out_of_reach() -> None:
+    """None at all, by DNS, and in another cluster, whose API server has an address and a token of its own."""
+    elsewhere = {"kubernetes": {"service": "v", "address": "https://api.example.internal:6443", "token_file": "token"}}
+    for discover in (None, {"dns": "engines.llm.svc", "port": 8000}, elsewhere):
+        pool = POOLS["pools"][0] if discover is None else {"name": "chat", "model": "tiny", "discover": discover}
+        documents = rendered("tidegate", **LEAST | API_SERVER | {"settings": {"pools": [pool]}})
+        assert not {d["kind"] for d in documents} & {"Role", "RoleBinding"}
+        assert "10.96.0.1" not in yaml.safe_dump(of(documents, "NetworkPolicy", "tidegate"))
+        assert "serviceAccountToken" not in yaml.safe_dump(documents)
 
 
 def test_nobody_reaches_the_admin_port_unless_the_values_say_so() -> None:

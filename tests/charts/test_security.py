@@ -58,10 +58,36 @@ def test_every_pod_is_under_the_runtimes_seccomp_profile(documents: list[Documen
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
 
 
+def discovers(documents: list[Document]) -> bool:
+    """Whether a pool of these settings finds its engines in the cluster."""
+    settings = [d["data"]["tidegate.yaml"] for d in documents if d["kind"] == "ConfigMap" and d["metadata"]["name"] == "tidegate"]
+    return any("kubernetes" in pool.get("discover", {}) for pool in yaml.safe_load(settings[0])["pools"]) if settings else False
+
+
 def test_no_pod_has_a_token_of_the_api_server(documents: list[Document]) -> None:
+    """But the gateway's container where a pool discovers its engines, and no sidecar beside it."""
+    holders = []
     for name, pod in pods(documents).items():
         assert pod["automountServiceAccountToken"] is False, name
-    assert not {d["kind"] for d in documents} & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+        mounted = {
+            v["name"] for v in pod["volumes"] for source in v.get("projected", {}).get("sources", []) if "serviceAccountToken" in source
+        }
+        holders += [(name, c["name"]) for c in containers(pod) for m in c.get("volumeMounts", []) if m["name"] in mounted]
+    assert holders == ([("StatefulSet/tidegate", "gateway")] if discovers(documents) else [])
+
+
+def test_discovery_may_read_what_pools_name_and_nothing_else(documents: list[Document]) -> None:
+    assert not {d["kind"] for d in documents} & {"ClusterRole", "ClusterRoleBinding"}
+    roles = [d for d in documents if d["kind"] == "Role"]
+    assert bool(roles) is discovers(documents)
+    for role in roles:
+        for rule in role["rules"]:
+            assert rule.keys() == {"apiGroups", "resources", "verbs"}
+            assert rule["verbs"] == ["get", "list", "watch"]
+            assert set(rule["resources"]) <= {"endpointslices", "pods", "inferencepools"}
+    for binding in [d for d in documents if d["kind"] == "RoleBinding"]:
+        assert binding["metadata"]["namespace"] in [r["metadata"]["namespace"] for r in roles]
+        assert [(s["kind"], s["name"], s["namespace"]) for s in binding["subjects"]] == [("ServiceAccount", "tidegate", "llm")]
 
 
 def test_no_pod_shares_its_node(documents: list[Document]) -> None:

@@ -67,7 +67,7 @@ def test_the_loader_takes_the_settings_of_an_example(name: str, tmp_path: Path) 
     load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir, settings.detector_names)
     assert settings.admin.bind_address == ("0.0.0.0", 8081)
     if name == "fleet-100-gpus":
-        assert [len(pool.backends) for pool in settings.pools] == [16, 20, 16]
+        assert [len(pool.backends) for pool in settings.pools] == [16, 0, 16]
         assert {b.role for b in settings.pools[2].backends} == {"prefill", "decode"}
 
 

@@ -72,7 +72,7 @@ LOOKS = 20
 STAY_EMPTY = {
     "Queue wait",
     "Refused by the queue",
-    "Degraded, fallen back, hedged, pulled back",
+    "Degraded, fallen back, hedged, continued, pulled back",
     "Drain rate of the queue",
     "Prefill rate",
     "KV events trusted",
@@ -88,6 +88,7 @@ STAY_EMPTY = {
     "Difference to the baseline",
     "Judgement",
     "Refused connections",
+    "Certificates expire in",
     "Checks of tokens",
     "Lines of batches",
     "Ratings by callers",

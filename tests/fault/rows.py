@@ -45,5 +45,6 @@ ROWS: Final[Mapping[str, str]] = {
     "SIGTERM": "200 streams: 0 cut within the grace, unready within 100 ms, exit 0, ledger complete",
     "killed process": "its slots are back within 20 s; 90 % of what it delivered is billed, never more",
     "restart under load": "20 rolling and 20 whole ones, broken files between: 0 connections refused, 0 requests lost, 0 streams cut",
+    "upgrade of gateways": "3 of the release before are replaced under load: 0 requests lost, 0 streams cut, a ledger row for each answer",
 }
 """Row -> figure, in the order in which they are printed."""

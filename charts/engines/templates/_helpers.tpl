@@ -61,6 +61,9 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- if not (hasKey $parameters "events_endpoint") -}}{{- $_ := set $parameters "events_endpoint" (printf "tcp://*:%s" $parameters.events_port) -}}{{- end -}}
 {{- if not (hasKey $parameters "replay_endpoint") -}}{{- $_ := set $parameters "replay_endpoint" (printf "tcp://*:%s" $parameters.replay_port) -}}{{- end -}}
 {{- if not (hasKey $parameters "load_endpoint") -}}{{- $_ := set $parameters "load_endpoint" (ternary "auto" "off" (contains "*" $parameters.events_endpoint)) -}}{{- end -}}
+{{- $proof := "" -}}
+{{- with $pool.digest -}}{{- $proof = printf "@sha256-%s" (trimPrefix "sha256:" . | trunc 12) -}}{{- end -}}
+{{- if and $proof (eq $launch.engine "sglang") -}}{{- $_ := set $parameters "served_name" (printf "%s%s" (trimSuffix $proof $parameters.served_name) $proof) -}}{{- end -}}
 {{- $flags := list -}}
 {{- $seen := list -}}
 {{- range $flag := $launch.flags -}}
@@ -81,6 +84,15 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- if and (not (has $key $seen)) (not (kindIs "invalid" $value)) (ne (toString $value) "false") -}}
 {{- $flags = append $flags (include "engines.flag" (dict "name" $key "value" $value) | fromJson) -}}
 {{- end -}}
+{{- end -}}
+{{- if and $proof (eq $launch.engine "vllm") -}}
+{{- /* vLLM has several names: its usual one, and the one that proves the digest */ -}}
+{{- $named := list -}}
+{{- range $flags -}}
+{{- if eq .name "served-model-name" -}}{{- $named = append $named (dict "name" .name "values" (list "{served_name}" (printf "{served_name}%s" $proof))) -}}
+{{- else -}}{{- $named = append $named . -}}{{- end -}}
+{{- end -}}
+{{- $flags = $named -}}
 {{- end -}}
 {{- if $pool.tls.secret -}}
 {{- $flags = append $flags (dict "name" "ssl-certfile" "text" "/etc/tidegate-tls/tls.crt") -}}
@@ -145,4 +157,105 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- $text := .text -}}
 {{- range $key, $value := .parameters -}}{{- $text = $text | replace (printf "{%s}" $key) $value -}}{{- end -}}
 {{- $text -}}
+{{- end -}}
+
+{{/* Whether the recommendation is among the signals. Argument: the value `autoscaling`. */}}
+{{- define "engines.recommended" -}}
+{{- $found := false -}}
+{{- range .signals -}}{{- if eq .name "recommendation" -}}{{- $found = true -}}{{- end -}}{{- end -}}
+{{- $found -}}
+{{- end -}}
+
+{{/* Refusals of autoscaling that the schema cannot judge. Arguments: name, pool. */}}
+{{- define "engines.autoscaling.check" -}}
+{{- $a := .pool.autoscaling -}}
+{{- $at := printf "pools.%s.autoscaling" .name -}}
+{{- $recommended := eq (include "engines.recommended" $a) "true" -}}
+{{- $names := list -}}
+{{- range $a.signals -}}
+{{- if has .name $names -}}{{- fail (printf "%s.signals: %s stands twice; keep one" $at .name) -}}{{- end -}}
+{{- $names = append $names .name -}}
+{{- if and (eq .name "recommendation") (hasKey . "target") -}}{{- fail (printf "%s.signals: the recommendation is a number of backends and has no target; remove it" $at) -}}{{- end -}}
+{{- end -}}
+{{- if .pool.group -}}{{- fail (printf "%s.by: the engines of group %q belong together, and the signals do not tell their roles or ranks apart; write by: none" $at .pool.group) -}}{{- end -}}
+{{- if gt (int $a.min) (int $a.max) -}}{{- fail (printf "%s.min: is %d and max %d; the first is the smaller one" $at (int $a.min) (int $a.max)) -}}{{- end -}}
+{{- if eq (join " " $names) "deficit" -}}{{- fail (printf "%s.signals: the deficit is 0 as soon as promises are kept, so it alone removes what it has added; name another signal beside it" $at) -}}{{- end -}}
+{{- if and (eq $a.by "keda") (not $a.prometheus.address) -}}{{- fail (printf "%s.prometheus.address: is empty; write where KEDA asks Prometheus, as http://prometheus.monitoring.svc:9090" $at) -}}{{- end -}}
+{{- if and $a.standby (not $recommended) -}}{{- fail (printf "%s.standby: stands above the recommendation; add it to signals, or write standby: 0" $at) -}}{{- end -}}
+{{- if and $a.standby (ne $a.by "keda") -}}{{- fail (printf "%s.standby: needs by: keda, whose query it is added to; a HorizontalPodAutoscaler takes the metric as it is" $at) -}}{{- end -}}
+{{- if $a.toZero.enabled -}}
+{{- if ne $a.by "keda" -}}{{- fail (printf "%s.toZero: needs by: keda; a HorizontalPodAutoscaler keeps at least one" $at) -}}{{- end -}}
+{{- if not $recommended -}}{{- fail (printf "%s.toZero: needs the recommendation among signals, since without an engine the others say nothing" $at) -}}{{- end -}}
+{{- if $a.standby -}}{{- fail (printf "%s.toZero: contradicts standby: %d, which keeps an engine; keep one of both" $at (int $a.standby)) -}}{{- end -}}
+{{- end -}}
+{{- if $a.fallback.replicas -}}
+{{- if ne $a.by "keda" -}}{{- fail (printf "%s.fallback: needs by: keda" $at) -}}{{- end -}}
+{{- if ne (join " " $names) "recommendation" -}}{{- fail (printf "%s.fallback: KEDA takes it only where the recommendation is the one signal; write replicas: 0, and the number stays while Prometheus is away" $at) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels as matchers of PromQL. */}}
+{{- define "engines.matchers" -}}
+{{- $parts := list -}}
+{{- range $key := keys . | sortAlpha -}}{{- $parts = append $parts (printf "%s=%q" $key (get $ $key)) -}}{{- end -}}
+{{- join ", " $parts -}}
+{{- end -}}
+
+{{/*
+A signal of docs/reference/scaling.md as a query and a target, as JSON. Gateways see the same engines: the highest counts. A signal of
+requests that has no sample while engines are up counts as 0, so that a pool without traffic scales in. Arguments: signal, matched, standby.
+*/}}
+{{- define "engines.signal" -}}
+{{- $signal := .signal.name -}}
+{{- $of := include "engines.matchers" .matched -}}
+{{- $kinds := dict
+  "recommendation" (list "tidegate_pool_wanted_backends" "AverageValue" "1")
+  "queue" (list "tidegate_pool_queue_tokens_per_backend" "Value" "4000")
+  "ttft" (list "tidegate_pool_predicted_ttft_p95_seconds" "Value" "2")
+  "kv" (list "tidegate_pool_kv_pressure_ratio" "Value" "0.7")
+  "deficit" (list "tidegate_pool_goodput_deficit_ratio" "Value" "0.05") -}}
+{{- $kind := get $kinds $signal -}}
+{{- $metric := index $kind 0 -}}
+{{- $query := printf "max(%s{%s})" $metric $of -}}
+{{- if has $signal (list "ttft" "deficit") -}}{{- $query = printf "%s or 0 * max(tidegate_pool_queue_tokens_per_backend{%s})" $query $of -}}{{- end -}}
+{{- if and .standby (eq $signal "recommendation") -}}{{- $query = printf "%s + %d" $query .standby -}}{{- end -}}
+{{- $target := index $kind 2 -}}
+{{- if hasKey .signal "target" -}}{{- $target = include "engines.text" .signal.target -}}{{- end -}}
+{{- dict "name" $signal "metric" $metric "type" (index $kind 1) "target" $target "query" $query | toRawJson -}}
+{{- end -}}
+
+{{/* `replicas` of a pool's StatefulSet. With an autoscaler an upgrade writes the number that runs, and what only renders none. */}}
+{{- define "engines.replicas" -}}
+{{- if eq .pool.autoscaling.by "none" -}}
+{{ int .pool.replicas }}
+{{- else -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .root.Release.Namespace .service -}}
+{{- if $there -}}{{ dig "spec" "replicas" 1 $there | int }}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What one engine asks of a node, as JSON. Argument: what engines.pool gives. */}}
+{{- define "engines.resources" -}}
+{{- $hardware := .launch.hardware -}}
+{{- $gpus := ternary (dict .pool.gpuResource (int $hardware.gpus)) dict (gt (int $hardware.gpus) 0) -}}
+{{- $memory := printf "%dGi" (int $hardware.memory_gib) -}}
+{{- $own := dict "requests" (merge (dict "cpu" (int $hardware.cpus | toString) "memory" $memory) $gpus) "limits" (merge (dict "memory" $memory) $gpus) -}}
+{{- mergeOverwrite $own .pool.resources | toRawJson -}}
+{{- end -}}
+
+{{- define "engines.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ int .Values.podSecurity.uid }}
+runAsGroup: {{ int .Values.podSecurity.gid }}
+fsGroup: {{ int .Values.podSecurity.gid }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{/* The labels of a pool's placeholders, which no Service and no policy of engines selects. Arguments: root, name. */}}
+{{- define "engines.buffer.selector" -}}
+app.kubernetes.io/name: {{ .root.Values.nameOverride | default .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: buffer
+tidegate/pool: {{ .name }}
 {{- end -}}

@@ -55,11 +55,30 @@ fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
+{{/* How many gateways there may be at once. */}}
+{{- define "tidegate.most" -}}
+{{ ternary .Values.autoscaling.max .Values.replicas .Values.autoscaling.enabled | int }}
+{{- end -}}
+
+{{/* `replicas` of the StatefulSet. With an autoscaler an upgrade writes the number that runs, and what only renders writes none. */}}
+{{- define "tidegate.replicas" -}}
+{{- if not .Values.autoscaling.enabled -}}
+{{ int .Values.replicas }}
+{{- else -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidegate.fullname" .) -}}
+{{- if $there -}}{{- dig "spec" "replicas" 1 $there | int -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Refusals of values that the schema cannot judge. */}}
 {{- define "tidegate.check" -}}
 {{- $v := .Values -}}
 {{- $s := $v.settings -}}
 {{- $bundled := $v.stores.bundled -}}
+{{- $most := include "tidegate.most" . | int -}}
+{{- $size := ternary "autoscaling.max" "replicas" $v.autoscaling.enabled -}}
+{{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.min) $most) -}}{{- fail (printf "autoscaling.min: is %d and max %d; the first is the smaller one" (int $v.autoscaling.min) $most) -}}{{- end -}}
+{{- if and $v.autoscaling.enabled (not $v.autoscaling.cpu) (not $v.autoscaling.openRequests) -}}{{- fail "autoscaling: neither cpu nor openRequests is set; name what the number of gateways follows" -}}{{- end -}}
 {{- if not $s.pools -}}{{- fail "settings.pools: is empty; name the pools of engines (docs/reference/configuration.md)" -}}{{- end -}}
 {{- range $key := list "stores" "secrets" "policies" "policies_from" "prompts" -}}
 {{- if hasKey $s $key -}}{{- fail (printf "settings.%s: the chart writes this part; use the values `stores`, `secrets` and `policies`" $key) -}}{{- end -}}
@@ -75,12 +94,12 @@ seccompProfile: {type: RuntimeDefault}
 {{- if and $store.enabled (not $store.password.name) -}}{{- fail (printf "stores.bundled.%s.password.name: name an existing Secret that holds its password" $name) -}}{{- end -}}
 {{- end -}}
 {{- $sql := or $v.stores.sql.name $bundled.postgres.enabled -}}
-{{- if and (gt (int $v.replicas) 1) (not $sql) -}}{{- fail (printf "replicas: %d gateways cannot share SQLite; name PostgreSQL in stores.sql, or write replicas: 1" (int $v.replicas)) -}}{{- end -}}
-{{- if and (gt (int $v.replicas) 1) (not (or $v.stores.counters.name $bundled.valkey.enabled)) -}}{{- fail (printf "replicas: %d gateways would each grant the whole limits; name Valkey in stores.counters, or write replicas: 1" (int $v.replicas)) -}}{{- end -}}
+{{- if and (gt $most 1) (not $sql) -}}{{- fail (printf "%s: %d gateways cannot share SQLite; name PostgreSQL in stores.sql, or write %s: 1" $size $most $size) -}}{{- end -}}
+{{- if and (gt $most 1) (not (or $v.stores.counters.name $bundled.valkey.enabled)) -}}{{- fail (printf "%s: %d gateways would each grant the whole limits; name Valkey in stores.counters, or write %s: 1" $size $most $size) -}}{{- end -}}
 {{- if and $sql (not $v.secrets.pepper.name) -}}{{- fail "secrets.pepper.name: PostgreSQL needs a pepper that every gateway has; name an existing Secret" -}}{{- end -}}
 {{- if and (eq $v.mode "production") (not $v.persistence.enabled) -}}{{- fail "persistence.enabled: without a claim a lost node loses usage that is not booked yet; write true, or mode: trial" -}}{{- end -}}
 {{- if and (eq $v.mode "production") (not $v.secrets.adminToken.name) -}}{{- fail "secrets.adminToken.name: without a token nobody can change anything over the admin port; name an existing Secret, or write mode: trial" -}}{{- end -}}
-{{- if and (gt (int $v.replicas) 1) (dig "files" "enabled" true $s) (not (dig "files" "s3" nil $s)) -}}{{- fail "settings.files: gateways do not share a folder of callers' files; write settings.files.s3, or settings.files.enabled: false and settings.batches.enabled: false" -}}{{- end -}}
+{{- if and (gt $most 1) (dig "files" "enabled" true $s) (not (dig "files" "s3" nil $s)) -}}{{- fail "settings.files: gateways do not share a folder of callers' files; write settings.files.s3, or settings.files.enabled: false and settings.batches.enabled: false" -}}{{- end -}}
 {{- if and (eq $v.policies.from "configMap") (not $v.policies.files) (not $v.policies.existingConfigMap) -}}{{- fail "policies.files: is empty; write a policy (docs/reference/policies.md), or name policies.existingConfigMap, or policies.from: git" -}}{{- end -}}
 {{- if and $v.policies.files $v.policies.existingConfigMap -}}{{- fail "policies.files and policies.existingConfigMap: two sources; keep one" -}}{{- end -}}
 {{- if and (eq $v.policies.from "database") (not $v.policies.files) (not $v.policies.existingConfigMap) -}}{{- fail "policies.files: the database's first policies come from here; write one" -}}{{- end -}}
@@ -98,6 +117,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- range $v.engines -}}
 {{- if not (has .pool $pools) -}}{{- fail (printf "engines: there is no pool %q in settings.pools; there are %s" .pool (join ", " $pools)) -}}{{- end -}}
 {{- end -}}
+{{- if and (ne (include "tidegate.discovery" .) "{}") $v.networkPolicy.enabled (not $v.networkPolicy.apiServer) -}}{{- fail "networkPolicy.apiServer: is empty, and a pool of settings.pools discovers its engines in this cluster; write the address of the API server, as {cidr: 10.96.0.1/32, port: 443} and that of its endpoints (kubectl get endpointslices -n default kubernetes)" -}}{{- end -}}
 {{- range $s.pools -}}
 {{- if hasKey . "tls" -}}{{- fail (printf "settings.pools: tls of pool %q: the chart writes it; use engineTls" (default "" .name)) -}}{{- end -}}
 {{- end -}}
@@ -301,4 +321,24 @@ volumeMounts:
 {{- if $git.secret }}
 - {name: git-secret, mountPath: /etc/git-secret, readOnly: true}
 {{- end }}
+{{- end -}}
+
+{{/*
+The rights that discovery in this cluster needs, as JSON: namespace -> the kinds of resources that pools read there. Pools that name the
+address of an API server have a token of their own.
+*/}}
+{{- define "tidegate.discovery" -}}
+{{- $needed := dict -}}
+{{- range .Values.settings.pools -}}
+{{- $k := dig "discover" "kubernetes" dict . -}}
+{{- if and $k (not $k.address) -}}
+{{- $namespace := $k.namespace | default $.Release.Namespace -}}
+{{- $kinds := get $needed $namespace | default list -}}
+{{- if or $k.service $k.selector -}}{{- $kinds = append $kinds "endpointslices" -}}{{- end -}}
+{{- if or $k.pods $k.llm_inference_service $k.inference_pool -}}{{- $kinds = append $kinds "pods" -}}{{- end -}}
+{{- if $k.inference_pool -}}{{- $kinds = append $kinds "inferencepools" -}}{{- end -}}
+{{- $_ := set $needed $namespace ($kinds | uniq | sortAlpha) -}}
+{{- end -}}
+{{- end -}}
+{{- toRawJson $needed -}}
 {{- end -}}

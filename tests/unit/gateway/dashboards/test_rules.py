@@ -52,6 +52,7 @@ FAILED = 'tidegate_class_requests_total{job="tidegate", class="default", result=
 REFUSED = 'tidegate_class_requests_total{job="tidegate", class="default", result="caller"}'
 KEPT_TTFT = 'tidegate_slo_requests_total{job="tidegate", model="chat", slo="ttft", met="true"}'
 MISSED_TTFT = 'tidegate_slo_requests_total{job="tidegate", model="chat", slo="ttft", met="false"}'
+CERTIFICATE = 'tidegate_certificate_expires_timestamp_seconds{instance="gw:8081", use="engines", pool="chat"}'
 
 CASES = (
     # of 1,000 requests a minute 20 fail from the first hour on: 2 %, above 14.4 times the budget of 0.1 %
@@ -296,7 +297,23 @@ CASES = (
         "There is no key to verify tokens of corp with, so all of them are refused",
         quiet="5m",
     ),
-    # the clock of promtool begins at 0
+    # the clock of promtool begins at 0: from the 11th minute on less than a week is left, or a day
+    Case(
+        "CertificateExpires",
+        {CERTIFICATE: "605400x100"},
+        "75m",
+        {"instance": "gw:8081", "use": "engines", "pool": "chat"},
+        "A certificate for engines (pool chat) expires in 6d 22h 55m 0s",
+        quiet="60m",
+    ),
+    Case(
+        "CertificateExpiresToday",
+        {CERTIFICATE: "87000x30"},
+        "20m",
+        {"instance": "gw:8081", "use": "engines", "pool": "chat"},
+        "A certificate for engines (pool chat) expires in 23h 50m 0s",
+        quiet="12m",
+    ),
     on_gateway(
         *("RolloutUnwatched", "tidegate_rollout_looked_timestamp_seconds", "0+60x10 600x20", "15m"),
         *("No gateway evaluates the rollouts, so that none is rolled back", "10m"),

@@ -1,5 +1,6 @@
-"""TLS of the data port chooses HTTP/1.1 for clients that offer HTTP/2 as well."""
+"""TLS of the data port chooses HTTP/1.1 for clients that offer HTTP/2 as well, and its certificate says when it expires."""
 
+import datetime
 import ssl
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import trustme
 
 from gateway.config.listeners import Tls
-from gateway.process.worker import tls_context
+from gateway.process.worker import expiry_of, tls_context
 
 
 @pytest.mark.parametrize(("offered", "chosen"), [(["h2", "http/1.1"], "http/1.1"), (["http/1.1"], "http/1.1"), ([], None)])
@@ -32,3 +33,14 @@ def test_alpn_chooses_http_1_1(tmp_path: Path, offered: list[str], chosen: str |
             except ssl.SSLWantReadError:
                 continue
     assert client.selected_alpn_protocol() == server.selected_alpn_protocol() == chosen
+
+
+def test_the_end_of_the_chains_first_certificate_counts(tmp_path: Path) -> None:
+    ends = datetime.datetime(2031, 5, 1)
+    issued = trustme.CA().issue_cert("gateway.example", not_after=ends)
+    chain = tmp_path / "chain.pem"
+    chain.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems) + trustme.CA().cert_pem.bytes())
+    tls = Tls(certificate=str(chain), private_key=str(tmp_path / "key.pem"))
+    assert expiry_of(tls) == ends.replace(tzinfo=datetime.UTC).timestamp()
+    chain.write_bytes(b"-----BEGIN TRUSTED CERTIFICATE-----")
+    assert expiry_of(tls) is None

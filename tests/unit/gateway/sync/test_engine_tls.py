@@ -61,9 +61,11 @@ async def test_a_new_certificate_is_taken_up_after_it_stood_still_for_one_look(s
     site.write(days=60)
     await site.watch.look()
     assert site.context is before, "its key may not be there yet"
+    assert site.watch.ends() == {"chat": BEGINS + 30 * 86_400.0}, "of the certificate in use"
     await site.watch.look()
     assert site.context is not before
     assert site.watch.of("chat") is tls, "the pool's upstreams hold it"
+    assert site.watch.ends() == {"chat": BEGINS + 60 * 86_400.0}
 
 
 async def test_a_certificate_without_its_key_changes_nothing_until_the_key_comes(site: Site) -> None:

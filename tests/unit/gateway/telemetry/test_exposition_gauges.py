@@ -1,5 +1,5 @@
-from gateway.process.snapshots import IssuerState, PolicyState, WorkerSnapshot
-from gateway.telemetry.exposition import issuer_rows, policy_rows
+from gateway.process.snapshots import CertificateState, IssuerState, PolicyState, WorkerSnapshot
+from gateway.telemetry.exposition import certificate_rows, issuer_rows, policy_rows
 
 
 def worker_with_issuers(*issuers: IssuerState) -> WorkerSnapshot:
@@ -35,3 +35,15 @@ def test_one_worker_that_refuses_is_seen_and_so_is_the_oldest_set() -> None:
 
 def test_before_policies_are_known_there_is_no_sample() -> None:
     assert dict(policy_rows([worker_with_policies(PolicyState("", 0.0))])) == {}
+
+
+def test_of_several_workers_the_certificate_that_expires_first_counts() -> None:
+    def worker(*ends: float) -> WorkerSnapshot:
+        certificates = [CertificateState("engines", "chat", at) for at in ends] + [CertificateState("callers", "", 90.0)]
+        return WorkerSnapshot(index=0, pid=1, state="ready", started_at=0.0, certificates=tuple(certificates))
+
+    name = "tidegate_certificate_expires_timestamp_seconds"
+    assert dict(certificate_rows([worker(70.0), worker(50.0), worker()])) == {
+        name: [(("engines", "chat"), 50.0), (("callers", "_none"), 90.0)]
+    }
+    assert dict(certificate_rows([])) == {name: []}
