@@ -1,14 +1,15 @@
 """How many backends a pool needs for the load that it has now. Pure.
 
 A pool's load says how much waits and how full its engines are, before callers notice; processor time and requests per second do not. Of
-four needs the largest counts, each in backends:
+five needs the largest counts, each in backends:
 
     requests = (running + waiting + queued) / slots             slots: requests that one engine is taken to bear
+    prompts  = up * share of the time that computes prompts / prefill
     memory   = KV in use * (running + waiting + queued) / running / kv
     time     = up * min(predicted / ttft_s, 2)                  where the predicted time to the first token is above `ttft_s`
     promises = up + 1                                           where more than `DEFICIT` of the requests missed their promise
 
-with predicted = max(p95 that was measured, tokens that wait / prefill rate of all engines + error of predictions). The first two say
+with predicted = max(p95 that was measured, tokens that wait / prefill rate of all engines + error of predictions). The first three say
 how large the load is, whatever the number of backends is now, so `headroom` is added to them and they alone scale in; the last two say
 that the backends do not suffice. A pool that nothing is known of keeps its number.
 
@@ -73,6 +74,7 @@ class ScaleSettings(Strict):
         default=0.2, ge=0, le=0.9, description="Share of the backends that the load of now leaves free, for what comes while others start."
     )
     kv: float = Field(default=0.8, gt=0, le=1, description="Share of an engine's KV cache that running requests may use.")
+    prefill: float = Field(default=0.3, gt=0, le=1, description="Share of an engine's time that computing prompts may take.")
     ttft_s: float = Field(default=2.0, gt=0, le=600, description="Predicted time to the first token above which a backend is added.")
     scale_in_after_s: float = Field(
         default=300.0, ge=0, le=86_400, description="Time during which fewer backends must have sufficed before fewer are recommended."
@@ -119,6 +121,8 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The error of predicted times to the first token, at the 90th percentile."""
     deficit: float | None = None
     """Share of the requests of the last minute that missed their promise; None without promises."""
+    prefilled: float | None = None
+    """Share of the last minute that the usable engines computed prompts for, of the time that they have; None where no engine says it."""
     answered: float = 0.0
     """Requests whose answer began within the last minute."""
     held: int = 0
@@ -180,6 +184,9 @@ def needed(load: PoolLoad, scale: ScaleSettings) -> Need:
     if (pressure := load.kv_pressure) is not None:
         said = f"running and waiting requests take {pressure:.0%} of the KV cache, of which {scale.kv:.0%} may be used"
         sizes.append((load.up * pressure / scale.kv, said))
+    if load.prefilled is not None:
+        said = f"prompts take {load.prefilled:.0%} of the engines' time, of which {scale.prefill:.0%} may be used"
+        sizes.append((load.up * load.prefilled / scale.prefill, said))
     if scale.to_zero is not None and not load.requests:
         lately = f"{load.answered:.0f} answers began in the last minute"
         sizes = [(min(load.answered, 0.5), lately if load.answered else "nothing was asked for a minute")]

@@ -96,9 +96,13 @@ FLEET: Final = Dashboard(
                     "seconds",
                 ),
                 Panel(
-                    "KV cache that is asked for",
-                    "What running and waiting requests take, of that which there is; above 1 some wait for memory.",
-                    (_of_pool("tidegate_pool_kv_pressure_ratio"),),
+                    "KV cache and time for prompts",
+                    "What running and waiting requests take of the KV cache, above 1 some wait for memory; and the share of the last minute that "
+                    "engines computed prompts for.",
+                    (
+                        _of_pool("tidegate_pool_kv_pressure_ratio", "KV cache"),
+                        _of_pool("tidegate_pool_prefill_busy_ratio", "prompts"),
+                    ),
                     "ratio",
                     thresholds=(Threshold(0.8, is_bad=False), Threshold(1.0)),
                 ),

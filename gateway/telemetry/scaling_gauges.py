@@ -21,6 +21,9 @@ from routing.scaling import PoolLoad, ScaleHistory, ScaleSettings, Wanted
 WINDOW_S: Final = 60.0
 """Time that measured quantiles and shares are of: four scrapes of 15 s."""
 
+LEAST_S: Final = 10.0
+"""Shorter spans say nothing of the time for prompts: engines' counters move in steps."""
+
 SCALING_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_pool_backends": ("Backends of the pool that do not drain, those that start or are down counted.", ("pool",)),
     "tidegate_pool_queue_tokens_per_backend": (
@@ -32,6 +35,7 @@ SCALING_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         ("pool",),
     ),
     "tidegate_pool_kv_pressure_ratio": ("KV that running and waiting requests take, of that which there is; above 1 some wait.", ("pool",)),
+    "tidegate_pool_prefill_busy_ratio": ("Share of the last minute that the usable backends computed prompts for.", ("pool",)),
     "tidegate_pool_goodput_deficit_ratio": ("Share of the last minute's requests that missed their promise.", ("pool",)),
     "tidegate_pool_held_requests": (
         "Requests that wait for a backend of a pool that may have none and has none up; at least 1 for a minute after one was asked for.",
@@ -69,6 +73,8 @@ class PoolScaling:
         self._histories = {pool: ScaleHistory(scale) for pool, scale in pools.items() if scale is not None}
         self._last: dict[tuple[int, float], Sums] = {}
         self._window: deque[tuple[float, Sums]] = deque()
+        self._computed: dict[str, deque[tuple[float, int]]] = {}
+        """The looks at each backend's counter of computed prompt tokens, within the window."""
 
     def look(self, workers: Sequence[WorkerSnapshot]) -> list[PoolScale]:
         """Every pool now. `workers` are snapshots with their numbers."""
@@ -78,6 +84,7 @@ class PoolScaling:
             self._window.popleft()
         recent = _sum(sums for _, sums in self._window)
         fleet = fleet_seen(workers)
+        self._note_computed(fleet, now)
         found = []
         for pool, scale in self._pools.items():
             load = self._load(pool, [backend for backend in fleet if backend.pool == pool], workers, recent)
@@ -93,6 +100,7 @@ class PoolScaling:
             [(one.pool, one.load.queue_tokens / one.load.up if one.load.up else None) for one in found],
             [(one.pool, one.load.predicted_s) for one in found],
             [(one.pool, one.load.kv_pressure) for one in found],
+            [(one.pool, one.load.prefilled) for one in found],
             [(one.pool, one.load.deficit) for one in found],
             [(one.pool, float(one.load.held) if one.scale is not None and one.scale.to_zero is not None else None) for one in found],
             [(one.pool, None if one.wanted is None else float(one.wanted.wanted)) for one in found],
@@ -139,9 +147,30 @@ class PoolScaling:
             ttft_p95_s=None if p95_ms is None else p95_ms / 1000,
             error_s=max((backend.residual_s for backend in usable), default=0.0),
             deficit=_deficit(pool, recent),
+            prefilled=self._prefilled(usable),
             answered=sum(answered),
             held=sum(queue.held for queue in queues),
         )
+
+    def _note_computed(self, fleet: Sequence[BackendState], now: float) -> None:
+        counters = {b.backend: b.signals.prefill_tokens for b in fleet if b.signals is not None and b.signals.prefill_tokens is not None}
+        self._computed = {backend: self._computed.get(backend, deque()) for backend in counters}
+        for backend, tokens in counters.items():
+            seen = self._computed[backend]
+            if seen and tokens < seen[-1][1]:
+                seen.clear()  # the engine was started anew
+            seen.append((now, tokens))
+            while len(seen) > 1 and seen[1][0] <= now - WINDOW_S:
+                seen.popleft()
+
+    def _prefilled(self, usable: Sequence[BackendState]) -> float | None:
+        """The mean of the backends whose counter was watched for long enough and whose speed is known."""
+        shares = []
+        for backend in usable:
+            seen = self._computed.get(backend.backend)
+            if seen and backend.prefill_tokens_per_s and (span_s := seen[-1][0] - seen[0][0]) >= LEAST_S:
+                shares.append((seen[-1][1] - seen[0][1]) / backend.prefill_tokens_per_s / span_s)
+        return sum(shares) / len(shares) if shares else None
 
 
 def _counts(worker: WorkerSnapshot) -> Sums:

@@ -73,6 +73,7 @@ class ElasticFleet(SimulatedFleet):
         """The most engines that cost at a time."""
         self._came: deque[float] = deque()
         self._firsts: deque[tuple[float, float]] = deque()
+        self._prefilled: deque[tuple[float, float]] = deque()
         self._promises: deque[tuple[float, bool]] = deque()
         self._busy: deque[tuple[float, float]] = deque()
         for at in range(elastic.start, count):
@@ -150,6 +151,7 @@ class ElasticFleet(SimulatedFleet):
         super()._begun(run, now)
         flight: SimulatedFlight = run.turn  # type: ignore[assignment]  # engines do not look into it
         self._firsts.append((now, now - self.outcomes.arrived[flight.index]))
+        self._prefilled.append((now, float(flight.turn.prompt_tokens - self.outcomes.cached[flight.index])))
 
     def _ended(self, run: Decoding, now: float) -> None:
         super()._ended(run, now)
@@ -171,7 +173,7 @@ class ElasticFleet(SimulatedFleet):
         oldest = self.now - WINDOW_S
         while self._came and self._came[0] <= oldest:
             self._came.popleft()
-        for dated in (self._firsts, self._promises, self._busy):
+        for dated in (self._firsts, self._promises, self._busy, self._prefilled):
             while dated and dated[0][0] <= oldest:
                 dated.popleft()
         return ElasticView(self._load(), self.now, len(self._came) / min(WINDOW_S, self.now), _mean(share for _, share in self._busy))
@@ -183,6 +185,7 @@ class ElasticFleet(SimulatedFleet):
         table = self.replicas[0].load_table
         rows = [table.row_of[self.names[at]] for at in up]
         firsts = sorted(seconds for _, seconds in self._firsts)
+        rate = sum(1 / table.prefill_s_token[row] for row in rows)
         return PoolLoad(
             backends=len(up) + len(self._starting),
             up=len(up),
@@ -190,7 +193,7 @@ class ElasticFleet(SimulatedFleet):
             running=sum(running for running, *_ in looks),
             waiting=sum(waiting for _, waiting, *_ in looks),
             queued=sum(len(replica.queue) for replica in self.replicas),
-            tokens_per_s=sum(1 / table.prefill_s_token[row] for row in rows),
+            tokens_per_s=rate,
             kv_used=sum(usage for *_, usage in looks),
             kv_telling=len(up),
             slots=_mean(float(self._kinds[at].max_num_seqs) for at in up),
@@ -198,6 +201,7 @@ class ElasticFleet(SimulatedFleet):
             error_s=max((table.residual_s[row] for row in rows), default=0.0),
             deficit=_mean(float(not met) for _, met in self._promises) if self._promises else None,
             answered=float(len(firsts)),
+            prefilled=sum(tokens for _, tokens in self._prefilled) / (rate * min(WINDOW_S, self.now)) if rate else None,
         )
 
 

@@ -22,6 +22,7 @@ class ScaleFigures(BaseModel):
     queue_tokens_per_backend: float | None = Field(description="Uncached prompt tokens that wait for each usable backend.")
     predicted_ttft_p95_s: float | None
     kv_pressure: float | None = Field(description="KV that running and waiting requests take, of that which there is.")
+    prefill_busy: float | None = Field(description="Share of the last minute that the engines computed prompts for.")
     goodput_deficit: float | None = Field(description="Share of the last minute's requests that missed their promise.")
 
 
@@ -79,6 +80,7 @@ def _shown(one: PoolScale) -> PoolScaleShown:
             queue_tokens_per_backend=round(load.queue_tokens / load.up, 1) if load.up else None,
             predicted_ttft_p95_s=load.predicted_s,
             kv_pressure=load.kv_pressure,
+            prefill_busy=load.prefilled,
             goodput_deficit=load.deficit,
         ),
     )

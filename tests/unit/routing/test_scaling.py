@@ -117,3 +117,14 @@ def test_a_request_for_a_sleeping_pool_needs_one_backend_and_quiet_needs_none() 
 def test_a_pool_that_may_sleep_says_so_with_both_fields(written: dict[str, object], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         ScaleSettings.model_validate(written)
+
+
+def test_engines_that_compute_prompts_much_of_the_time_are_too_few() -> None:
+    busy = changed(EASY, prefilled=0.6)
+    assert needed(busy, changed_bounds(prefill=0.3)).backends == pytest.approx(4 * 0.6 / 0.3)
+    assert "prompts take 60% of the engines' time" in needed(busy, changed_bounds(prefill=0.3)).why
+    assert needed(changed(EASY, prefilled=0.0), BARE) == needed(EASY, BARE)
+
+
+def changed_bounds(**fields: float) -> ScaleSettings:
+    return BARE.model_copy(update=fields)

@@ -80,3 +80,27 @@ def test_limits_bound_what_an_engine_bears_and_draining_engines_do_not_count() -
     leaves = BackendState("chat", "e1", False, "draining", state="draining")
     (chat,) = PoolScaling({"chat": ScaleSettings(headroom=0.0)}, lambda: 5.0).look([worker(0, 0, 0, 0, bears, leaves)])
     assert chat.load.backends == 1 and chat.wanted is not None and chat.wanted.wanted == 4
+
+
+def test_the_time_that_prompts_took_is_that_of_the_last_minute_and_of_engines_that_say_it() -> None:
+    now = [0.0]
+    scaling = PoolScaling({"chat": ScaleSettings()}, lambda: now[0])
+
+    def look(*computed: int | None) -> float | None:
+        backends = [engine(f"e{at}", running=1, prefill_tokens=tokens) for at, tokens in enumerate(computed)]
+        (chat,) = scaling.look([worker(0, 0, 0, 0, *backends)])
+        return chat.load.prefilled
+
+    assert look(1_000_000, None) is None, "a counter says nothing before its second look"
+    now[0] = 5.0
+    assert look(1_010_000, None) is None, "nor within a few seconds"
+    now[0] = 20.0
+    assert look(1_060_000, None) == pytest.approx(60_000 / 10_000 / 20)
+    now[0] = 60.0
+    assert look(1_060_000, None) == pytest.approx(60_000 / 10_000 / 60)
+    now[0] = 75.0
+    assert look(1_060_000, None) == pytest.approx(50_000 / 10_000 / 70), "the looks of the last minute, and the one before"
+    now[0] = 90.0
+    assert look(1_000, None) is None, "an engine that was started anew begins again"
+    now[0] = 110.0
+    assert look(21_000, None) == pytest.approx(20_000 / 10_000 / 20)
