@@ -97,8 +97,8 @@ FLEET: Final = Dashboard(
                 ),
                 Panel(
                     "KV cache and time for prompts",
-                    "What running and waiting requests take of the KV cache, above 1 some wait for memory; and the share of the last minute that "
-                    "engines computed prompts for.",
+                    "What running and waiting requests take of the KV cache, above 1 some wait for memory; and the share of the last "
+                    "minute that engines computed prompts for.",
                     (
                         _of_pool("tidegate_pool_kv_pressure_ratio", "KV cache"),
                         _of_pool("tidegate_pool_prefill_busy_ratio", "prompts"),
