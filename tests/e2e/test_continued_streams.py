@@ -96,7 +96,7 @@ async def test_an_answer_may_be_cut_twice_and_not_three_times(cuts: int, whole: 
     plain = await uncut(max_tokens=40)
     async with SimEngine(sim()) as one, SimEngine(sim()) as two, SimEngine(sim()) as three, SimEngine(sim()) as four:
         engines = (one, two, three, four)
-        async with gateway(*[engine.url for engine in engines], pool=ON, engines={"token_gap_s": 0.2}) as running:
+        async with gateway(*[engine.url for engine in engines], pool=ON, engines={"token_gap_s": 1.0}) as running:
             for place, engine in enumerate(engines):  # they are tried in this order
                 engine.misbehave([FaultRule("frozen_mid_stream", after=5)] * (place < cuts))
                 charged(running.deps.pool_states, f"e{place}", running.deps.clock(), tokens=1 + 100_000 * place)
@@ -130,7 +130,7 @@ async def test_another_engine_goes_on_for_a_silent_one() -> None:
     async with (
         SimEngine(sim()) as one,
         SimEngine(sim()) as two,
-        gateway(one.url, two.url, pool=ON, engines={"token_gap_s": 0.3}) as running,
+        gateway(one.url, two.url, pool=ON, engines={"token_gap_s": 1.0}) as running,
     ):
         one.misbehave([FaultRule("frozen_mid_stream", after=4)])
         seen = await first_on(running, "e0", max_tokens=40)
