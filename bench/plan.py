@@ -38,7 +38,7 @@ class Planned(msgspec.Struct):
     unseen: list[float]
     """Shares that met the objectives with the number found, on unseen seeds."""
     seconds: float
-    """Of the plan as it is, on one core."""
+    """How long the plan took as it is, on one core."""
 
 
 def run(workload: str, seed: int, engines: int, speed: float, prompts: float) -> PlanTrial:

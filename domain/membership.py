@@ -65,7 +65,7 @@ class EnginePorts(msgspec.Struct, frozen=True):
     load_push: int | None = None
     load_push_ranks: int = 1
     bootstrap: int | None = None
-    """Of prefill engines alone."""
+    """The bootstrap port; prefill engines alone have one."""
 
 
 class Traits(msgspec.Struct, frozen=True):

@@ -126,7 +126,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     answered: float = 0.0
     """Requests whose answer began within the last minute."""
     held: int = 0
-    """Of a pool that may have no backend and has none up, the requests that wait for one, and 1 where one was turned away lately."""
+    """Requests that wait for a backend of a pool that may have none and has none up; 1 where one was turned away lately."""
 
     @property
     def requests(self) -> float:

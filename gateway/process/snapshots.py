@@ -74,7 +74,7 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     policies: PolicyState = PolicyState("", 0.0)
     issuers: tuple[IssuerState, ...] = ()
     certificates: tuple[CertificateState, ...] = ()
-    """Those in use; a file that was replaced and not taken up yet does not count."""
+    """The certificates in use; a file that was replaced and not taken up yet does not count."""
     metrics: MetricsSnapshot | None = None
     """None when only the state was asked for."""
     ledger: UsageLogState | None = None

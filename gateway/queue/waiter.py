@@ -38,7 +38,7 @@ class QueueState(msgspec.Struct, frozen=True):
     tokens_per_s: float
     """The drain rate; 0 while unknown."""
     held: int = 0
-    """Of a pool that may have no engine and has none, the requests that wait for one; at least 1 for a minute after one asked."""
+    """Requests that wait for an engine of a pool that may have none and has none up; at least 1 for a minute after one asked."""
 
 
 class WaitForecast(msgspec.Struct, frozen=True):

@@ -69,9 +69,9 @@ class PlanTrial(msgspec.Struct, frozen=True):
     lasted_s: float
     """From the first arrival to the last end."""
     prompt_tokens: float
-    """Of answered requests."""
+    """Prompt tokens of the answered requests."""
     output_tokens: float
-    """Of answered requests."""
+    """Output tokens of the answered requests."""
 
 
 class PlanPoint(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class PlanExtras(msgspec.Struct, frozen=True):
         return ceil(least / (1 - self.headroom) - 1e-9)
 
     def preemptible(self, serving: int) -> int:
-        """Those of them on preemptible machines."""
+        """The number of the serving engines that are on preemptible machines."""
         return int(serving * self.spot + 1e-9)
 
 

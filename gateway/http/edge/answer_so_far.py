@@ -36,7 +36,7 @@ class JudgesStream(Protocol):
 class SpokenChoice(msgspec.Struct, gc=False):
     """The choice of an event."""
 
-    delta: dict[str, Any] = {}
+    delta: dict[str, Any] | None = None
     text: str | None = None
     finish_reason: str | None = None
 
@@ -117,16 +117,21 @@ class AnswerSoFar:
     def _keep(self, payload: bytes) -> None:
         if payload.strip() == b"[DONE]":
             return
-        event = _decode(payload)  # the judging tap has taken it, so it is an event
+        try:
+            event = _decode(payload)
+        except msgspec.DecodeError:  # the judging tap has taken it, and looks at less of it
+            self.plain = False
+            return
         self._created = self._created or event.created
         for choice in event.choices:
             self._said(choice)
 
     def _said(self, choice: SpokenChoice) -> None:
-        said = choice.text or choice.delta.get("content")
+        delta = choice.delta or {}
+        said = choice.text or delta.get("content")
         if choice.finish_reason:
             self.finished = True
-        if any(value for name, value in choice.delta.items() if name not in _SILENT):
+        if any(value for name, value in delta.items() if name not in _SILENT):
             self.plain = False
         if not said or not isinstance(said, str):
             return

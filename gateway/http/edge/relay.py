@@ -149,7 +149,7 @@ class ReplyRelay(Listener):
         """Whether the reply has begun and no heartbeat was sent since, so that bytes need no more than to be written."""
         self._paused_at: float | None = None
         self._paused_s = 0.0
-        self._resumed_at = self._started_at if story.attempt.begun else 0.0  # another engine's answer, with which this one goes on
+        self._resumed_at = self._started_at if self._answer.events else 0.0  # another engine's answer, with which this one goes on
         self.flight: Flight | None = None
         self.look_at = 0.0
         """When the sweep should check again; events only ever make it later, so they need not touch it."""

@@ -52,6 +52,16 @@ def test_what_is_no_text_is_told_from_text(delta: dict[str, Any]) -> None:
     assert not so_far.plain
 
 
+def test_an_event_of_another_form_passes_and_is_no_text() -> None:
+    so_far, _ = made()
+    nothing = event(choice={"delta": None})
+    assert so_far.feed(nothing) == nothing
+    assert so_far.plain
+    strange = event(choice={"delta": ["hm"]})
+    assert so_far.feed(strange) == strange
+    assert not so_far.plain
+
+
 def test_a_long_answer_is_not_kept() -> None:
     so_far, _ = made()
     so_far.feed(event({"content": "x" * MOST_CHARS}))
