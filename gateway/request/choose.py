@@ -247,9 +247,14 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
     waited_s = story.queue_s
     facts.queued = WAITING
     _note_wait(story)
+
+    def head() -> bytes:
+        story.queue_s = waited_s + deps.clock() - since  # until now, and so no time of the gateway's own
+        return reply_headers(exchange, story, None, deps, stream=True)
+
     heartbeat = Heartbeat(
         exchange,
-        lambda: reply_headers(exchange, story, None, deps, stream=True),
+        head,
         deps.timeouts.heartbeat_s if ask.stream else 0.0,
         deps.clock(),
     )

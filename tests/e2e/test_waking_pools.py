@@ -13,7 +13,7 @@ from domain.membership import Member, Traits
 from gateway.fleet.sources import RegisteredSource
 from tenancy.stores.memory import MemoryMemberStore
 from tests.gateway_harness import Gateway, chat, gateway, stream
-from tests.timing import HANG_S, until
+from tests.timing import HANG_S, stolen_time, until
 
 QUICK = SimSettings(models=("sim",), speed=2000)
 MODEL = {"name": "sim", "pool": "chat"}
@@ -55,6 +55,18 @@ async def test_requests_are_held_until_an_engine_has_started_and_then_answered()
         records = await running.recorded(10)
         assert {record.queued for record in records} == {"served"}
         assert (waiting(running), held(running), running.open_holds) == (0, 0, 0)
+
+
+async def test_a_head_that_a_heartbeat_sends_tells_the_wait_until_then_as_a_wait() -> None:
+    async with SimEngine(QUICK) as engine, asleep(engines={"heartbeat_s": 0.2}) as (running, store), running.client() as client:
+        async with stolen_time() as stolen, client.stream("POST", "/v1/chat/completions", json=chat(stream=True, max_tokens=4)) as reply:
+            queue_ms, overhead_ms = (float(reply.headers[f"x-tidegate-{name}-ms"]) for name in ("queue", "overhead"))
+            assert queue_ms >= 200
+            assert overhead_ms < 100 + stolen() * 1000, "waiting is nobody's overhead"
+            await store.add(Member("chat", "x", engine.url, "registered"), 0.0)
+            assert (await reply.aread()).rstrip().endswith(b"data: [DONE]")
+        (record,) = await running.recorded(1)
+        assert record.queue_s * 1000 >= queue_ms, "and goes on"
 
 
 async def test_held_requests_are_not_all_sent_at_once() -> None:
