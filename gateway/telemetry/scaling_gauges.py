@@ -6,6 +6,7 @@ of a request knows nothing of it. Rates and quantiles are over the last `WINDOW_
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 from typing import Final, get_args
 
@@ -88,6 +89,10 @@ class PoolScaling:
             bounds: Mapping[Role, ScaleSettings] = by_role.get(pool) or ({} if scale is None else {"both": scale})
             self._histories |= {(pool, role): ScaleHistory(one) for role, one in bounds.items()}
         self._last: dict[tuple[int, float], Sums] = {}
+        self._holding: set[str] = set()
+        """Pools whose requests waited for the first engine at the last look, or for room on it since then."""
+        self._woken: dict[str, float] = {}
+        """The last look at each pool that may have seen answers to such requests."""
         self._window: deque[tuple[float, Sums]] = deque()
         self._computed: dict[str, deque[tuple[float, int]]] = {}
         """The looks at each backend's counter of computed prompt tokens, within the window."""
@@ -165,15 +170,28 @@ class PoolScaling:
     def _load(self, pool: str, backends: Sequence[BackendState], workers: Sequence[WorkerSnapshot], recent: Sums) -> PoolLoad:
         queues = [queue for worker in workers for queue in worker.queues if queue.pool == pool]
         answered = _ttft(pool, recent)
-        p95_ms = quantiles(TTFT_BOUNDS_S, answered).p95
-        return msgspec.structs.replace(
+        load = msgspec.structs.replace(
             self._told(backends),
             queued=sum(sum(queue.waiting) for queue in queues),
-            ttft_p95_s=None if p95_ms is None else p95_ms / 1000,
-            deficit=_deficit(pool, recent),
             answered=sum(answered),
             held=sum(queue.held for queue in queues),
         )
+        if self._waking(pool, load):
+            return load
+        p95_ms = quantiles(TTFT_BOUNDS_S, answered).p95
+        return msgspec.structs.replace(load, ttft_p95_s=None if p95_ms is None else p95_ms / 1000, deficit=_deficit(pool, recent))
+
+    def _waking(self, pool: str, load: PoolLoad) -> bool:
+        """Whether measured times may be of requests that were held: they are of the engine's start, which one more engine does not shorten."""
+        now = self._clock()
+        if pool in self._holding:
+            self._woken[pool] = now  # what was answered since the last look was held
+        woken = now - self._woken.get(pool, -inf) < WINDOW_S
+        if (load.held and not load.up) or (woken and load.queued):
+            self._holding.add(pool)
+            return True
+        self._holding.discard(pool)
+        return woken
 
     def _told(self, backends: Sequence[BackendState]) -> PoolLoad:
         """What engines tell of their load."""

@@ -11,7 +11,7 @@ from gateway.queue.waiter import QueueState
 from gateway.telemetry.families import GOODPUT_REQUESTS, TTFT, TTFT_BOUNDS_S
 from gateway.telemetry.scaling_gauges import SCALING_GAUGES, WINDOW_S, PoolScaling
 from gateway.telemetry.snapshot import MetricsSnapshot
-from routing.scaling import ScaleSettings
+from routing.scaling import ScaleSettings, ToZeroSettings
 
 
 def engine(name: str, **signals: object) -> BackendState:
@@ -82,6 +82,27 @@ def test_limits_bound_what_an_engine_bears_and_draining_engines_do_not_count() -
     leaves = BackendState("chat", "e1", False, "draining", state="draining")
     (chat,) = PoolScaling({"chat": ScaleSettings(headroom=0.0)}, lambda: 5.0).look([worker(0, 0, 0, 0, bears, leaves)])
     assert chat.load.backends == 1 and chat.wanted is not None and chat.wanted.wanted == 4
+
+
+def test_the_start_of_an_engine_that_held_requests_waited_for_asks_for_no_second_one() -> None:
+    """The waits of held requests are the engine's start: neither their times nor the promises that they missed are the load's."""
+    now = [100.0]
+    zero = ScaleSettings(min=0, max=4, headroom=0.0, to_zero=ToZeroSettings())
+    scaling = PoolScaling({"chat": zero}, lambda: now[0])
+    up = engine("e0", running=3, waiting=0, waiting_uncached_tokens=0, kv_usage=0.1)
+
+    def look(after_s: float, slow: float, *fleet: BackendState, waits: int = 0, held: int = 0) -> tuple[int, float | None]:
+        now[0] += after_s
+        queue = QueueState("chat", (0, waits, 0, 0), 0.0, held)
+        (chat,) = scaling.look([msgspec.structs.replace(worker(0, slow, 0, slow, *fleet), queues=(queue,))])
+        assert chat.wanted is not None
+        return chat.wanted.wanted, chat.load.ttft_p95_s
+
+    assert look(0, 0, waits=9, held=9) == (1, None)
+    assert look(90, 3, up, waits=6) == (1, None), "the start took longer than the window is"
+    assert look(10, 9, up) == (1, None)
+    wanted, p95_s = look(WINDOW_S + 1, 19, up)
+    assert (wanted, p95_s) == (2, pytest.approx(3.9)), "nobody was held any more, and it took as long"
 
 
 def half(name: str, role: Role, **signals: object) -> BackendState:
