@@ -1,6 +1,7 @@
 """The faults of requests that are refused by the queue or leave it unserved, and the words by which metrics count these ends. Pure;
 chance is handed in."""
 
+from math import ceil
 from typing import Final
 
 from domain import retry_after
@@ -84,10 +85,10 @@ def asleep(said: str, left_s: float, dice: float, detail: str) -> Fault:
         left_s: seconds until an engine is expected.
     """
     retry = retry_after.of_waking(left_s, dice)
-    message = f"{said}. Try again in {retry.after_s:.0f} s."
+    message = f"{said}. Try again in {ceil(retry.after_s)} s."
     return Fault(Kind.NO_BACKEND, message, retry=retry, detail=f"waking, {left_s:.0f} s left: {detail}")
 
 
 def _overloaded(message: str, wait_s: float, dice: float, detail: str) -> Fault:
     retry = retry_after.of_overload(wait_s, dice)
-    return Fault(Kind.OVERLOADED, f"{message} Try again in {retry.after_s:.0f} s.", retry=retry, detail=detail)
+    return Fault(Kind.OVERLOADED, f"{message} Try again in {ceil(retry.after_s)} s.", retry=retry, detail=detail)
