@@ -5,9 +5,12 @@ Clients of a gateway need its address and a token, and importing the models take
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from gateway.config.addresses import DOCS_VARIABLE
 from policies.yaml.located import Located, read_yaml
+
+MISSING: Final = "run the command in the folder of that file, or name the file with -c"
 
 
 def read_settings_file(path: Path, environ: Mapping[str, str]) -> tuple[Located, tuple[str, ...]]:
@@ -16,7 +19,7 @@ def read_settings_file(path: Path, environ: Mapping[str, str]) -> tuple[Located,
     Raises:
         ConfigError: the file cannot be read, or is no YAML mapping.
     """
-    located = read_yaml(path, environ)
+    located = read_yaml(path, environ, MISSING)
     if not any(name.upper().startswith("TIDEGATE__") for name in environ) and not environ.get(DOCS_VARIABLE):
         return located, ()
     # imported only where a variable is set: the import takes longer than reading the file

@@ -133,12 +133,13 @@ class Located(msgspec.Struct, frozen=True):
         return at
 
 
-def read_yaml(path: Path, environ: Mapping[str, str] | None) -> Located:
+def read_yaml(path: Path, environ: Mapping[str, str] | None, missing: str = "make the file, or mend the name") -> Located:
     """Read one file.
 
     Args:
         path: at most `MAX_FILE_BYTES` of UTF-8.
         environ: values for `${NAME}`; None when the file may not use variables.
+        missing: what to do where there is no such file.
 
     Raises:
         ConfigError: the file cannot be read, or is no YAML mapping.
@@ -150,7 +151,7 @@ def read_yaml(path: Path, environ: Mapping[str, str] | None) -> Located:
         reason = error.strerror if isinstance(error, OSError) else "its name holds a null byte"
         hint = "name a file that this user may read"
         if isinstance(error, FileNotFoundError):
-            hint = "run the command in the folder of that file, or name the file with -c"
+            hint = missing
         raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {reason}", hint)]) from None
     return parse_yaml(raw, str(path), environ)
 

@@ -113,6 +113,13 @@ def test_files_elsewhere_are_named_as_given(site, monkeypatch):
     assert result.stderr.splitlines()[0].startswith(f"{site}/tidegate.yaml:1:1: pools: ")
 
 
+def test_a_backends_file_that_is_not_there_is_no_matter_of_the_settings_file(site):
+    (site / "tidegate.yaml").write_text("pools:\n  - {name: chat, model: m, dialect: vllm, discover: {file: night.yaml}}\n")
+    result = run("check")
+    assert result.exit_code == 1
+    assert "night.yaml:1:1: cannot be read: No such file or directory; make the file, or mend the name" in result.stderr.splitlines()
+
+
 def test_settings_that_cannot_be_read(site):
     result = run("check", "-c", "none.yaml")
     assert result.exit_code == 1
