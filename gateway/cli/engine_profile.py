@@ -29,7 +29,7 @@ from gateway.cli.engine_meter import EngineMeter, MeterFault, MeterPlan, measure
 from gateway.cli.engine_run import LOOK_S, EngineProcess, need_digest, need_free_port
 from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.models import REVISIONS, revision_of
-from gateway.cli.printing import err, fail, out, print_table
+from gateway.cli.printing import check_plot, check_target, err, fail, out, print_table
 from routing.profile import EngineProfile, error_share, fitted_rates, profile_text, step_s, ttft_s
 
 SHORT_PROMPT: Final = 512
@@ -72,8 +72,12 @@ def profile_engine(
     minutes: Annotated[float, typer.Option(min=0.05, max=120, help="Time for each engine; what is left then is skipped.")] = 5.0,
     usd_per_hour: Annotated[list[float] | None, typer.Option(min=0.0001, help="Price of an hour of it; again for the second.")] = None,
     save: Annotated[str | None, typer.Option(metavar="MODEL@REVISION", help="Keep the profile with this revision of the registry.")] = None,
-    file: Annotated[Path | None, typer.Option("--out", help="Write the profile to this file, for `profile` of a pool.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw measured and predicted times, PNG or SVG; needs the extra report.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--out", callback=check_target, help="Write the profile to this file, for `profile` of a pool.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=check_plot, help="Draw measured and predicted times, PNG or SVG; needs the extra report.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure although the engine has requests.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profiles as JSON.")] = False,
 ) -> None:

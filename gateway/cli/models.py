@@ -130,7 +130,7 @@ def show(reference: Reference, gateway: StoreOptions, output: OutputOptions) -> 
     revision = revision_of(gateway.api(), reference)
     profile = revision["profile"] or {}
     measured = {f"profile {name}": profile[name] for name in ("rates", "kv_tokens", "cold_start_s") if name in profile}
-    fields = {name: value for name, value in revision.items() if name != "profile"} | measured
+    fields = {name: value for name, value in revision.items() if name != "profile"} | {"layout": layout_text(revision["layout"])} | measured
     output.show_one({name: value if isinstance(value, float | None) else _text(value) for name, value in fields.items()}, revision)
     if not output.for_scripts:
         out.print(f"\npin a pool to it with\n  {pool_lines(revision)}", markup=False, soft_wrap=True)

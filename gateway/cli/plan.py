@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from gateway.cli.connection import StoreOptions
 from gateway.cli.plan_kinds import kinds_of
-from gateway.cli.printing import AsJson, err, fail, out, print_json, print_table
-from gateway.cli.simulate import MAX_JOBS, MAX_SEEDS, check_target, processes, run_one
+from gateway.cli.printing import AsJson, check_plot, err, fail, out, print_json, print_table
+from gateway.cli.simulate import MAX_JOBS, MAX_SEEDS, processes, run_one
 from gateway.process.simulation_job import seeded, workload_of
 from policies.routing_choice import DEFAULT_ROUTING, routing_of
 from policies.yaml.problems import ConfigError
@@ -59,7 +60,9 @@ def plan(
     speed: Annotated[float, typer.Option(min=0.001, max=1000, help="Arrivals this many times as dense.")] = 1.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
     jobs: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="Simulations at a time, each in a process of its own.")] = 1,
-    plot: Annotated[Path | None, typer.Option(help="Draw share and cost by number, PNG or SVG; needs the extra report.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=check_plot, help="Draw share and cost by number, PNG or SVG; needs the extra report.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find how many engines meet latency objectives for a trace, and what they cost: simulated, with the default routing policy.
@@ -69,7 +72,6 @@ def plan(
     """
     if not trace:
         fail("--trace is empty: name a file, a folder or a made-up workload", 2)
-    check_target(plot)
     figure = _figure() if plot is not None else None
     slo = Objective(ttft_s=ttft_s, tpot_s=tpot_ms / 1e3)
     extras = PlanExtras(headroom, standby, spot, spot_discount if spot else 0.0)
@@ -83,7 +85,8 @@ def plan(
         for number, kind in enumerate(kinds):
             with _simulator(kind, workloads[number], seed, jobs, said) as simulate:
                 plans.append(plan_kind(kind, workloads[number][0], attain, most, extras, simulate))
-    result = _result(workloads[0][0], seeds, attain, slo, extras, plans)
+    notes = [note for kind, (workload, *_) in zip(kinds, workloads, strict=True) for note in _unmeasured(kind, workload)]
+    result = _result(msgspec.structs.replace(workloads[0][0], notes=[*notes, *workloads[0][0].notes]), seeds, attain, slo, extras, plans)
     if plot is not None and figure is not None:
         _draw(figure, plot, result)
     if as_json:
@@ -137,6 +140,17 @@ def _simulator(
         return
     with processes(min(jobs, len(workloads)), run) as pool:
         yield lambda engines: every_seed(engines, lambda pairs: pool.map(run_one, pairs))
+
+
+def _unmeasured(kind: PlannedKind, workload: Workload) -> list[str]:
+    """A note where the trace has prompts beyond those that the profile was measured with."""
+    longer = 0 if kind.measured_tokens is None else sum(turn.prompt_tokens > kind.measured_tokens for turn in workload.turns)
+    if not longer:
+        return []
+    said = (
+        f"{kind.name}: {longer:,} of {len(workload.turns):,} prompts are longer than the {kind.measured_tokens:,} tokens that were measured"
+    )
+    return [f"{said}, so the time of these is extrapolated: measure longer prompts (tidegate engine profile --longest)"]
 
 
 def _result(workload: Workload, seeds: int, attain: float, slo: Objective, extras: PlanExtras, plans: list[KindPlan]) -> FleetPlan:

@@ -89,6 +89,7 @@ def _kind(label: str, fleet: FleetFile, profile: EngineProfile | None, launch: L
         gpus=planned.gpus_each,
         usd_engine_hour=price if price is not None or profile is None else profile.usd_per_hour,
         launch="" if launch is None else launch.config.name,
+        measured_tokens=None if profile is None else max((point.tokens for point in profile.prompts), default=None),
     )
 
 

@@ -29,6 +29,8 @@ UNBOUNDED: Final = 100_000
 """The width of a medium that has none, in characters."""
 PANEL: Final = "Output"
 STDOUT: Final = Path("-")
+PLOTS: Final = (".png", ".svg", ".pdf")
+"""The endings of plots, each of which Matplotlib writes."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.", rich_help_panel=PANEL)]
 Target = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there; - is stdout.", rich_help_panel=PANEL)]
@@ -123,6 +125,20 @@ def write_whole(target: Path, work: Callable[[IO[bytes]], T]) -> T:
     finally:
         partial.unlink(missing_ok=True)
     return done
+
+
+def check_target(target: Path | None) -> Path | None:
+    """Refuse a path that cannot be written, before a run of minutes and not after it; an option's callback too."""
+    if target is not None and target != STDOUT and (target.is_dir() or not target.absolute().parent.is_dir()):
+        fail(f"{target} cannot be written: it is a folder, or its folder does not exist", 2)
+    return target
+
+
+def check_plot(target: Path | None) -> Path | None:
+    """The same for a plot, whose ending says what it is."""
+    if target is not None and target.suffix.lower() not in PLOTS:
+        fail(f"{target}: a plot's name ends in {', '.join(PLOTS)}", 2)
+    return check_target(target)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:

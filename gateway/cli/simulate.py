@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from domain.strict import Strict
-from gateway.cli.printing import STDOUT, AsJson, Target, err, fail, out, print_json, print_table, write_whole
+from gateway.cli.printing import STDOUT, AsJson, Target, check_target, err, fail, out, print_json, print_table, write_whole
 from gateway.process.simulation_job import Contenders, contenders, seeded, workload_of
 from policies.routing_choice import RoutingField
 from policies.yaml.located import parse_yaml, read_yaml
@@ -145,12 +145,6 @@ def _page(result: Result, fleet: FleetFile) -> str:
     except PlotsMissing as missing:
         err.print(f"note: {missing}", markup=False, soft_wrap=True)
         return page(result, [], str(missing))
-
-
-def check_target(target: Path | None) -> None:
-    """Refuse a path that cannot be written, before a run of minutes and not after it."""
-    if target is not None and target != STDOUT and (target.is_dir() or not target.absolute().parent.is_dir()):
-        fail(f"{target} cannot be written: it is a folder, or its folder does not exist", 2)
 
 
 def _write(target: Path, text: str) -> None:

@@ -135,6 +135,8 @@ def loaded(trace: Path, dice: Dice) -> Workload:
 
 def workload_of(trace: str | Path, fleet: FleetFile, dice: Dice, speed: float, limit: int | None) -> Workload:
     """The workload of a trace or of a made-up workload's name, as dense and as long as asked. Raises TraceError."""
+    if isinstance(trace, str) and trace not in WORKLOADS and not Path(trace).exists():
+        raise TraceError(f"{trace}: there is no such file, and no such made-up workload; those are {', '.join(WORKLOADS)}")
     workload = WORKLOADS[trace](dice) if isinstance(trace, str) and trace in WORKLOADS else loaded(Path(trace), dice)
     workload = workload.without_limited([name for name, tenant in fleet.tenants.items() if tenant.tokens_per_s]).scaled(speed)
     return workload if limit is None else workload.first(limit)

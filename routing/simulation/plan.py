@@ -42,6 +42,8 @@ class PlannedKind(msgspec.Struct, frozen=True):
     usd_engine_hour: float | None = None
     launch: str = ""
     """The launch configuration, where one was named."""
+    measured_tokens: int | None = None
+    """The longest prompt that its speed was measured with; None where it was not measured."""
 
     @property
     def engine(self) -> Engines:

@@ -62,6 +62,8 @@ def load(path: Path, dice: Dice) -> Workload:
 
 def _kind(file: Path) -> str:
     number, head = next(lines(file), (1, b""))
+    if not head.strip():
+        raise TraceError(f"{file}: is empty; a trace has a request in each line")
     for name, reader in READERS.items():
         if reader.knows(head):
             return name

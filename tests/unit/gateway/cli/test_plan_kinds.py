@@ -59,6 +59,14 @@ def test_profiles_replace_the_speed_and_bring_their_price(fleet: Path, tmp_path:
     assert priced[0]["usd_engine_hour"] == 7.0
 
 
+def test_prompts_beyond_the_measured_ones_are_noted(fleet: Path, tmp_path: Path) -> None:
+    done = plan(fleet, "--profile", saved(tmp_path / "a.json"))
+    assert (
+        "note: a: 60 of 60 prompts are longer than the 100 tokens that were measured, so the time of these is extrapolated" in done.stdout
+    )
+    assert "extrapolated" not in plan(fleet).stdout
+
+
 def test_a_launch_configuration_has_the_limits_and_the_gpus(fleet: Path) -> None:
     (kind,) = kinds(fleet, "--launch", "vllm-70b-tp4", "--gpu-hour-usd", "2")
     assert (kind["launch"], kind["gpus_each"], kind["usd_engine_hour"]) == ("vllm-70b-tp4", 4, 8.0)

@@ -36,7 +36,8 @@ def test_gzip_and_plain_lines_are_the_same(tmp_path: Path) -> None:
         ),
         (GOOD + "what\n", ":2: JSON is malformed"),
         ("what is this\n", ":1: is no trace that Tidegate reads; it reads mooncake"),
-        ("", ":1: is no trace"),
+        ("", ": is empty"),
+        ("\n\n", ": is empty"),
         ('{"t":0.0,"tenant":13,"input_length":"x","output_length":199}\n', ":1: expected `int`, got `str`"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", ": has no requests"),
         (
