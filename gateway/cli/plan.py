@@ -147,10 +147,8 @@ def _unmeasured(kind: PlannedKind, workload: Workload) -> list[str]:
     longer = 0 if kind.measured_tokens is None else sum(turn.prompt_tokens > kind.measured_tokens for turn in workload.turns)
     if not longer:
         return []
-    said = (
-        f"{kind.name}: {longer:,} of {len(workload.turns):,} prompts are longer than the {kind.measured_tokens:,} tokens that were measured"
-    )
-    return [f"{said}, so the time of these is extrapolated: measure longer prompts (tidegate engine profile --longest)"]
+    share = f"{longer:,} of {len(workload.turns):,} prompts are longer than the {kind.measured_tokens:,} tokens that were measured"
+    return [f"{kind.name}: {share}, so their time is extrapolated: measure longer prompts (tidegate engine profile --longest)"]
 
 
 def _result(workload: Workload, seeds: int, attain: float, slo: Objective, extras: PlanExtras, plans: list[KindPlan]) -> FleetPlan:

@@ -182,7 +182,7 @@ class PoolScaling:
         return msgspec.structs.replace(load, ttft_p95_s=None if p95_ms is None else p95_ms / 1000, deficit=_deficit(pool, recent))
 
     def _waking(self, pool: str, load: PoolLoad) -> bool:
-        """Whether measured times may be of requests that were held: they are of the engine's start, which one more engine does not shorten."""
+        """Whether measured times may be those of held requests: of the engine's start, which one more engine does not shorten."""
         now = self._clock()
         if pool in self._holding:
             self._woken[pool] = now  # what was answered since the last look was held

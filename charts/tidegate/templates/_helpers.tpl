@@ -76,6 +76,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- $s := $v.settings -}}
 {{- $bundled := $v.stores.bundled -}}
 {{- $most := include "tidegate.most" . | int -}}
+{{- if eq $v.image.tag "latest" -}}{{- fail "image.tag: latest is another image tomorrow; write a version, or image.digest" -}}{{- end -}}
 {{- $size := ternary "autoscaling.max" "replicas" $v.autoscaling.enabled -}}
 {{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.min) $most) -}}{{- fail (printf "autoscaling.min: is %d and max %d; the first is the smaller one" (int $v.autoscaling.min) $most) -}}{{- end -}}
 {{- if and $v.autoscaling.enabled (not $v.autoscaling.cpu) (not $v.autoscaling.openRequests) -}}{{- fail "autoscaling: neither cpu nor openRequests is set; name what the number of gateways follows" -}}{{- end -}}

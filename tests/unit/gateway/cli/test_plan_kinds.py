@@ -61,9 +61,7 @@ def test_profiles_replace_the_speed_and_bring_their_price(fleet: Path, tmp_path:
 
 def test_prompts_beyond_the_measured_ones_are_noted(fleet: Path, tmp_path: Path) -> None:
     done = plan(fleet, "--profile", saved(tmp_path / "a.json"))
-    assert (
-        "note: a: 60 of 60 prompts are longer than the 100 tokens that were measured, so the time of these is extrapolated" in done.stdout
-    )
+    assert "note: a: 60 of 60 prompts are longer than the 100 tokens that were measured, so their time is extrapolated" in done.stdout
     assert "extrapolated" not in plan(fleet).stdout
 
 
