@@ -5,7 +5,7 @@ from math import ceil
 from typing import Final
 
 from domain import retry_after
-from domain.faults import Fault, Kind
+from domain.faults import Fault, Kind, Retry
 
 SERVED: Final = "served"
 TOO_LONG: Final = "too_long"
@@ -85,10 +85,14 @@ def asleep(said: str, left_s: float, dice: float, detail: str) -> Fault:
         left_s: seconds until an engine is expected.
     """
     retry = retry_after.of_waking(left_s, dice)
-    message = f"{said}. Try again in {ceil(retry.after_s)} s."
-    return Fault(Kind.NO_BACKEND, message, retry=retry, detail=f"waking, {left_s:.0f} s left: {detail}")
+    return Fault(Kind.NO_BACKEND, f"{said}. {_again(retry)}", retry=retry, detail=f"waking, {left_s:.0f} s left: {detail}")
 
 
 def _overloaded(message: str, wait_s: float, dice: float, detail: str) -> Fault:
     retry = retry_after.of_overload(wait_s, dice)
-    return Fault(Kind.OVERLOADED, f"{message} Try again in {ceil(retry.after_s)} s.", retry=retry, detail=detail)
+    return Fault(Kind.OVERLOADED, f"{message} {_again(retry)}", retry=retry, detail=detail)
+
+
+def _again(retry: Retry) -> str:
+    """When to send it again, in the whole seconds of `retry-after`."""
+    return f"Try again in {ceil(retry.after_s or 0.0)} s."

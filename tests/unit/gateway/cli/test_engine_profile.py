@@ -72,6 +72,15 @@ async def test_what_is_no_engine_is_named(arguments: tuple[str, ...], code: int,
     assert (refused.exit_code, words in refused.stderr) == (code, True), refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("--out", "/nowhere/p.json"), "/nowhere/p.json cannot be written"), (("--plot", "p.xyz"), "p.xyz: a plot's name ends in .png")],
+)
+async def test_a_file_that_cannot_be_written_is_refused_before_the_minutes_of_measuring(arguments: tuple[str, ...], words: str) -> None:
+    refused = await run("profile", "http://127.0.0.1:1", *arguments)
+    assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
+
+
 async def test_a_profile_is_kept_only_with_the_revision_that_the_engine_proves(config: str, weights: Path, tmp_path: Path) -> None:
     at = ("-c", config, "--offline")
     assert (await run("register", "tide-8b@v1", str(weights), *at, group="model")).exit_code == 0

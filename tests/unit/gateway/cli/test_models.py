@@ -64,6 +64,7 @@ def test_a_revision_is_registered_from_its_files_and_lives_on_the_database(confi
     assert (shown["context_tokens"], shown["precision"], shown["architecture"]) == (32768, "bfloat16", "LlamaForCausalLM")
     assert (shown["layout"]["tensor"], shown["adapters"], shown["launch"], shown["pools"]) == (4, ["support"], "vllm-8b", ["chat"])
     assert "pinned: {model: tide-8b, digest: sha256:" in run("show", "tide-8b@v1", *at).stdout
+    assert "tp4" in run("show", "tide-8b@v1", *at).stdout
     digest = shown["digest"]
     other = run("register", "tide-8b@v0", "s3://bucket/tide", "--digest", digest, "--precision", "fp8", *at)
     assert other.exit_code == 0, other.output

@@ -42,6 +42,12 @@ def test_a_refusal_says_how_long_the_wait_would_be_and_comes_with_both_headers()
     assert int(headers[b"retry-after"]) * 1000 >= int(headers[b"retry-after-ms"])
 
 
+@pytest.mark.parametrize("fault", [refusals.asleep("It starts", 12.0, 0.3, "count"), refusals.timed_out(10.0, 12.0, 0.3)])
+def test_the_sentence_names_the_seconds_of_the_header(fault: Fault) -> None:
+    told = dict(render(fault, "r").headers)[b"retry-after"].decode()
+    assert fault.message.endswith(f"Try again in {told} s.")
+
+
 def test_one_that_may_not_wait_is_told_so() -> None:
     assert "may not wait" in refusals.too_long(0.0, 0.0, 0.5).message
 
