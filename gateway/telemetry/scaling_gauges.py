@@ -6,7 +6,6 @@ of a request knows nothing of it. Rates and quantiles are over the last `WINDOW_
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf
 from types import MappingProxyType
 from typing import Final, get_args
 
@@ -186,7 +185,8 @@ class PoolScaling:
         now = self._clock()
         if pool in self._holding:
             self._woken[pool] = now  # what was answered since the last look was held
-        woken = now - self._woken.get(pool, -inf) < WINDOW_S
+        since = self._woken.get(pool)
+        woken = since is not None and now - since < WINDOW_S
         if (load.held and not load.up) or (woken and load.queued):
             self._holding.add(pool)
             return True
