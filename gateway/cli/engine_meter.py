@@ -155,7 +155,8 @@ def plan_for(longest: int, sequences: int, context: int | None = None, kv_tokens
     lengths = sorted({max(16, round(longest / 2**power)) for power in range(6)})
     between = [round((low * high) ** 0.5) for low, high in itertools.pairwise(lengths)]
     sizes = [size for power in range(8) if (size := 2**power) <= sequences]
-    contexts = sorted({max(16, longest // 16), max(32, longest // 2)})
+    # three rates need three measurements, also of an engine with one sequence
+    contexts = sorted({max(16, longest // 16), max(32, longest // 2), *((max(24, longest // 4),) if sequences == 1 else ())})
     batches = [(size, prompt) for size in sizes for prompt in contexts]
     batches = [batch for number, batch in enumerate(batches) if number < 3 or kv_tokens is None or batch[0] * batch[1] <= kv_tokens / 2]
     return MeterPlan(tuple(lengths), tuple(between[1::2]), tuple(batches), context)
@@ -180,8 +181,8 @@ def measured(
         if number < 3 or not over():
             prompts.append(_prompt(meter, length, held_out=False))
             advance(f"prompt of {length:,} tokens: {prompts[-1].seconds:.3f} s")
-    for number, (sequences, context) in enumerate(_ends_first(plan.batches)):
-        if number < 3 or not over():
+    for sequences, context in _ends_first(plan.batches):
+        if len(steps) < 3 or not over():
             step = _batch(meter, sequences, context, plan.context)
             steps += [] if step is None else [step]
             advance(f"batch of {sequences}: {'too short' if step is None else f'{step.seconds * 1e3:.1f} ms a step'}")
