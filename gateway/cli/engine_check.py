@@ -23,8 +23,11 @@ from backends.fetch import FetchedReply, FetchError, FetchTimeout
 from backends.launch.check import EngineFinding, EngineNeeds, compare, needs_of
 from backends.launch.engine_facts import COMPLETION, MODELS, PATHS, model_paths, read_facts
 from backends.ports import Loss
+from domain.model_revisions import Pinned
+from gateway.cli.connection import StoreOptions
 from gateway.cli.engine_access import EngineAccess, EngineAccessOptions, Kind, NamedPool, access_of, kind_of, settings_of, unanswered
 from gateway.cli.launch_options import Sets, launch_from
+from gateway.cli.models import revision_of
 from gateway.cli.printing import fail, out
 from gateway.config.pools import PoolSettings
 from gateway.prompt.find_tokenizer import found_tokenizer
@@ -191,16 +194,17 @@ class Subject(msgspec.Struct):
 
 
 def check_engine(
+    gateway: StoreOptions,
     way: EngineAccessOptions,
     url: Annotated[
-        str | None, typer.Argument(help="Where the engine listens, without /v1; leave it out to check a whole tidegate.yaml.")
+        str | None, typer.Argument(help="Where the engine listens, without /v1; leave it out to check all backends of --config.")
     ] = None,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The settings file whose backends are checked when no URL is given.")
-    ] = Path("tidegate.yaml"),
     dialect: Kind = None,
     launch: Annotated[str | None, typer.Option(help="A launch configuration: then the engine must show what it says.")] = None,
     sets: Sets = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="MODEL@REVISION", help="The engine must prove this revision of the registry.")
+    ] = None,
     served_name: Annotated[str | None, typer.Option(help="The name the pool asks for.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens that must fit.")] = None,
     block_size: Annotated[int | None, typer.Option(min=1, help="Block size that is needed.")] = None,
@@ -214,7 +218,7 @@ def check_engine(
 
     What an engine does not tell is marked "?" and is no mismatch.
     """
-    named = way.named(config)
+    named = way.named(gateway.config)
     kind = kind_of(dialect, named)
     if url is not None:
         try:
@@ -228,8 +232,11 @@ def check_engine(
     needs = msgspec.structs.replace(needs, **{name: value for name, value in options.items() if value is not None})
     if embeddings:
         needs = msgspec.structs.replace(needs, generates=False)
+    if revision is not None:
+        shown = revision_of(gateway.api(), revision)
+        needs = msgspec.structs.replace(needs, pinned=Pinned(shown["reference"], shown["digest"]))
     if url is None:
-        subjects = _of_settings(config, needs, named)
+        subjects = _of_settings(gateway.config, needs, named)
     elif named is None:
         subjects = [Subject("", url, kind, needs, way.access(None, (url,)))]
     else:
@@ -337,7 +344,7 @@ def _of_pool(pool: PoolSettings, url: str, dialect: str, needs: EngineNeeds, acc
     backend = next((backend for backend in pool.backends if backend.url.rstrip("/") == url.rstrip("/")), None)
     binds = backend is not None and backend.kv_events is not None and backend.kv_events.bind
     held = pool.max_loras if pool.loras else None
-    needs = msgspec.structs.replace(needs, served_name=pool.model, pinned=pool.pin, lora_held=held, gateway_binds=binds)
+    needs = msgspec.structs.replace(needs, served_name=pool.model, pinned=needs.pinned or pool.pin, lora_held=held, gateway_binds=binds)
     return Subject("" if backend is None else backend.id, url, dialect, needs, access, pool.name, pool.tokenizer is not None)
 
 

@@ -68,6 +68,8 @@ class Asking(msgspec.Struct, frozen=True):
     likely: tuple[str, ...]
     """The names to ask for where it serves one of them, the likeliest first."""
     access: EngineAccess
+    revision: dict[str, Any] | None
+    """The revision that a launch configuration is started on, as the registry shows it; None for what the configuration says."""
 
 
 class MeterSettings(msgspec.Struct, frozen=True):
@@ -99,7 +101,10 @@ def profile_engine(
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.05, max=120, help="Time for each engine; what is left then is skipped.")] = 5.0,
     usd_per_hour: Annotated[list[float] | None, typer.Option(min=0.0001, help="Price of an hour of it; again for the second.")] = None,
-    save: Annotated[str | None, typer.Option(metavar="MODEL@REVISION", help="Keep the profile with this revision of the registry.")] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL@REVISION", help="Keep the profile with this revision; a launch configuration is started on it."),
+    ] = None,
     file: Annotated[Path | None, typer.Option("--out", help="Write the profile to this file, for `profile` of a pool.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw measured and predicted times, PNG or SVG; needs the extra report.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure although the engine has requests.")] = False,
@@ -112,16 +117,17 @@ def profile_engine(
     named = way.named(gateway.config)
     targets = [engine] if compare is None else [engine, compare]
     access = way.access(named, targets)
+    revision = None if save is None else revision_of(gateway.api(), save)
     asking = [
         Asking(
             kind_of(dialect[min(place, len(dialect) - 1)] if dialect else None, named),
             model[place] if model is not None and place < len(model) else None,
             (*(model or ()), *(() if named is None else (named.pool.model,))),
             access,
+            revision if place == 0 else None,
         )
         for place in range(len(targets))
     ]
-    revision = None if save is None else revision_of(gateway.api(), save)
     size = step_tokens or (STEP_TOKENS if named is None else named.pool.step_tokens)
     prices = [*(usd_per_hour or []), None, None]
     profiles = []
@@ -159,7 +165,7 @@ def _running(name: str, asking: Asking, sets: list[str] | None) -> Iterator[Targ
             fail(f"{error}, or a launch configuration of `tidegate engine list`", code=2)
         yield _target(name, name, asking)
         return
-    launch = launch_from(name, sets)
+    launch = launch_from(name, sets, revision=asking.revision)
     need_digest(launch)
     need_free_port(launch)
     begun = time.monotonic()
