@@ -11,16 +11,35 @@ from backends.ports import Loss
 
 MAX_DETAIL: Final = 160
 
+_CLIENT_CERTIFICATE: Final = (
+    (
+        "CERTIFICATE_REQUIRED",
+        "demands a client certificate, and none was shown; write the pool's tls.certificate and tls.private_key",
+    ),
+    (
+        "ALERT_UNKNOWN_CA",
+        "does not trust the client certificate that was shown: it does not know its CA; show one of a CA that the engine was started "
+        "with, or start the engine with that CA too",
+    ),
+    ("ALERT_CERTIFICATE_EXPIRED", "refuses the client certificate that was shown: it has expired; renew it"),
+    (
+        "ALERT_BAD_CERTIFICATE",
+        "refuses the client certificate that was shown; look at its chain, and at its dates and uses",
+    ),
+)
+"""Substrings that mark an engine that demands a client certificate (mTLS). With TLS 1.3 its refusal comes after the request was sent."""
+
 _CONNECT: Final = (
+    *_CLIENT_CERTIFICATE,
     (
         "self-signed certificate",
-        "speaks TLS, but its certificate is not trusted: it is self-signed; add its CA to the system's trust store (or SSL_CERT_FILE), "
-        "or give the engine a certificate of a trusted CA",
+        "speaks TLS, but its certificate is not trusted: it is self-signed; name it as the pool's tls.ca, add it to the system's trust "
+        "store (or SSL_CERT_FILE), or give the engine a certificate of a trusted CA",
     ),
     (
         "unable to get local issuer",
-        "speaks TLS, but its certificate is not trusted: nobody here knows its CA; add that CA to the system's trust store (or "
-        "SSL_CERT_FILE), or give the engine a certificate of a trusted CA",
+        "speaks TLS, but its certificate is not trusted: nobody here knows its CA; name that CA as the pool's tls.ca, add it to the "
+        "system's trust store (or SSL_CERT_FILE), or give the engine a certificate of a trusted CA",
     ),
     (
         "certificate has expired",
@@ -68,6 +87,8 @@ def of_failure(path: str, error: FetchError) -> str:
     if error.loss is Loss.GARBLED:
         return _first(_GARBLED, error.detail, "does not answer with HTTP; look whether the port in its URL is the engine's")
     if error.loss is Loss.NO_REPLY:
+        if any(mark in error.detail for mark, _ in _CLIENT_CERTIFICATE):
+            return _first(_CLIENT_CERTIFICATE, error.detail, "")
         hint = (
             "closes the connection without an answer; write https:// if it speaks TLS, write the pool's tls.certificate if it demands a "
             "client certificate (or renew it), else look whether the port is the engine's"

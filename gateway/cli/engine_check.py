@@ -23,13 +23,14 @@ from backends.fetch import FetchedReply, FetchError, FetchTimeout
 from backends.launch.check import EngineFinding, EngineNeeds, compare, needs_of
 from backends.launch.engine_facts import COMPLETION, MODELS, PATHS, model_paths, read_facts
 from backends.ports import Loss
+from domain.model_revisions import Pinned
+from gateway.cli.connection import StoreOptions
+from gateway.cli.engine_access import EngineAccess, EngineAccessOptions, Kind, NamedPool, access_of, kind_of, settings_of, unanswered
 from gateway.cli.launch_options import Sets, launch_from
+from gateway.cli.models import revision_of
 from gateway.cli.printing import fail, out
-from gateway.config.load import load_settings
-from gateway.config.secrets import SecretError, read_reference
-from gateway.config.trust import verify_for
+from gateway.config.pools import PoolSettings
 from gateway.prompt.find_tokenizer import found_tokenizer
-from policies.yaml.located import ConfigError
 
 if TYPE_CHECKING:
     import httpx
@@ -53,14 +54,14 @@ def checked_url(url: str) -> str:
     return url
 
 
-def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> FetchedReply:
+def ask(url: str, path: str, access: EngineAccess, body: bytes | None = None) -> FetchedReply:
     """GET `path`, or POST a body there: at most MAX_REPLY_BYTES of the answer, and at most WITHIN_S for all of it.
 
     Raises:
         FetchTimeout: the whole answer did not arrive in time.
         FetchError: there was no usable reply; `diagnose` reads its `loss` and `detail`.
     """
-    question = _Question(url, path, key, body)
+    question = _Question(url, path, access, body)
     # A socket's own timeout begins anew with every byte, and name look-ups have none. A thread that is still waiting holds one
     # connection until the command ends.
     thread = threading.Thread(target=question.run, daemon=True)
@@ -76,13 +77,12 @@ def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> Fetc
 class _Question:
     """One request, sent in a thread of its own."""
 
-    def __init__(self, url: str, path: str, key: str | None, body: bytes | None) -> None:
+    def __init__(self, url: str, path: str, access: EngineAccess, body: bytes | None) -> None:
         self._url = url.rstrip("/") + path
+        self._access = access
         self._body = body
         # an encoded reply could be larger than MAX_REPLY_BYTES once it is decoded
-        self._headers = {"accept-encoding": "identity", "content-type": "application/json"}
-        if key:
-            self._headers["authorization"] = f"Bearer {key}"
+        self._headers = {"accept-encoding": "identity", "content-type": "application/json", **access.headers}
         self._connected = False
         self._received = False
         self.outcome: FetchedReply | Exception | None = None
@@ -106,7 +106,7 @@ class _Question:
         import httpx
 
         try:
-            with httpx.Client(timeout=ENGINE_WITHIN_S, trust_env=False, verify=verify_for(self._url)) as client:
+            with httpx.Client(timeout=ENGINE_WITHIN_S, trust_env=False, verify=self._access.verify(self._url)) as client:
                 request = client.build_request(
                     "GET" if self._body is None else "POST",
                     self._url,
@@ -187,29 +187,30 @@ class Subject(msgspec.Struct):
     url: str
     dialect: str
     needs: EngineNeeds
-    key: str | None = None
+    access: EngineAccess = EngineAccess()
     pool: str = ""
     has_tokenizer: bool = False
     """Whether its pool names one."""
 
 
 def check_engine(
+    gateway: StoreOptions,
+    way: EngineAccessOptions,
     url: Annotated[
-        str | None, typer.Argument(help="Where the engine listens, without /v1; leave it out to check a whole tidegate.yaml.")
+        str | None, typer.Argument(help="Where the engine listens, without /v1; leave it out to check all backends of --config.")
     ] = None,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The settings file whose backends are checked when no URL is given.")
-    ] = Path("tidegate.yaml"),
-    dialect: Annotated[str, typer.Option(help=f"The kind of engine behind the URL: {', '.join(DIALECTS)}.")] = "vllm",
+    dialect: Kind = None,
     launch: Annotated[str | None, typer.Option(help="A launch configuration: then the engine must show what it says.")] = None,
     sets: Sets = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="MODEL@REVISION", help="The engine must prove this revision of the registry.")
+    ] = None,
     served_name: Annotated[str | None, typer.Option(help="The name the pool asks for.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens that must fit.")] = None,
     block_size: Annotated[int | None, typer.Option(min=1, help="Block size that is needed.")] = None,
     sequences: Annotated[int | None, typer.Option(min=1, help="Sequences it must run at once.")] = None,
     lora_slots: Annotated[int | None, typer.Option(min=1, help="Adapters it must take in one batch.")] = None,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="It makes embeddings: caches do not matter.")] = False,
-    api_key_env: Annotated[str | None, typer.Option(help="The variable that holds the key the engine asks for.")] = None,
     probe: Annotated[bool, typer.Option(help="Ask for one token, to see what usage says.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
@@ -217,19 +218,29 @@ def check_engine(
 
     What an engine does not tell is marked "?" and is no mismatch.
     """
-    if dialect not in DIALECTS:
-        fail(f"--dialect {dialect!r} is unknown; there are {', '.join(DIALECTS)}", code=2)
+    named = way.named(gateway.config)
+    kind = kind_of(dialect, named)
     if url is not None:
         try:
             checked_url(url)
         except ValueError as error:
             fail(str(error), code=2)
+    elif way.own:
+        fail("--ca, --cert, --key and --api-key-env go with a URL: engines of settings are asked with what their pools say", code=2)
     needs = EngineNeeds() if launch is None else needs_of(launch_from(launch, sets))
     options = {"served_name": served_name, "context": context, "block_size": block_size, "sequences": sequences, "lora_slots": lora_slots}
     needs = msgspec.structs.replace(needs, **{name: value for name, value in options.items() if value is not None})
     if embeddings:
         needs = msgspec.structs.replace(needs, generates=False)
-    subjects = [Subject("", url, dialect, needs, engine_key(api_key_env))] if url is not None else _of_settings(config, needs)
+    if revision is not None:
+        shown = revision_of(gateway.api(), revision)
+        needs = msgspec.structs.replace(needs, pinned=Pinned(shown["reference"], shown["digest"]))
+    if url is None:
+        subjects = _of_settings(gateway.config, needs, named)
+    elif named is None:
+        subjects = [Subject("", url, kind, needs, way.access(None, (url,)))]
+    else:
+        subjects = [_of_pool(named.pool, url, kind, needs, way.access(named, (url,)))]
     wrong = False
     results = []
     for subject in subjects:
@@ -252,9 +263,9 @@ def look(subject: Subject, *, probe: bool) -> list[EngineFinding]:
     findings = []
     for path in dict.fromkeys((MODELS, *((load,) if load else ()), *PATHS.get(subject.dialect, ()))):
         try:
-            reply = ask(subject.url, path, subject.key)
+            reply = ask(subject.url, path, subject.access)
         except FetchError as error:
-            return [EngineFinding("engine", "wrong", diagnose.of_failure(path, error))]
+            return [EngineFinding("engine", "wrong", unanswered(subject.url, path, subject.access, error))]
         if path == MODELS and (why := _no_models(reply)):
             return [EngineFinding("engine", "wrong", why)]
         if path == load:
@@ -267,7 +278,7 @@ def look(subject: Subject, *, probe: bool) -> list[EngineFinding]:
     if probe and subject.needs.generates and subject.dialect == "vllm" and served:
         request = json.dumps({"model": served[0], "prompt": "a b c", "max_tokens": 1}).encode()
         with contextlib.suppress(FetchError):
-            answer = ask(subject.url, COMPLETION, subject.key, request)
+            answer = ask(subject.url, COMPLETION, subject.access, request)
             if answer.status == 200:
                 replies[COMPLETION] = answer.body
     if subject.needs.generates and not subject.has_tokenizer:
@@ -316,26 +327,25 @@ def _load(dialect: str, path: str, reply: FetchedReply) -> EngineFinding:
     return EngineFinding("load", "ok", f"told at {path}")
 
 
-def _of_settings(config: Path, needs: EngineNeeds) -> list[Subject]:
-    try:
-        settings = load_settings(config, os.environ)
-    except ConfigError as error:
-        fail(str(error))
+def _of_settings(config: Path, needs: EngineNeeds, named: NamedPool | None) -> list[Subject]:
+    """The engines of the settings, or those of one pool."""
+    settings = settings_of(config) if named is None else named.settings
     subjects = []
-    for pool in settings.pools:
-        try:
-            key = None if pool.api_key is None else read_reference(pool.api_key, settings.base_dir, os.environ)
-        except SecretError as error:
-            fail(f"pool {pool.name}: {error}")
-        held = pool.max_loras if pool.loras else None
-        pool_needs = msgspec.structs.replace(needs, served_name=pool.model, pinned=pool.pin, lora_held=held)
-        for backend in pool.backends:
-            binds = backend.kv_events is not None and backend.kv_events.bind
-            needed = msgspec.structs.replace(pool_needs, gateway_binds=binds)
-            subjects.append(Subject(backend.id, backend.url, pool.dialect, needed, key, pool.name, pool.tokenizer is not None))
+    for pool in settings.pools if named is None else [named.pool]:
+        access = access_of(pool, settings)
+        subjects += [_of_pool(pool, backend.url, pool.dialect, needs, access) for backend in pool.backends]
     if not subjects:
         fail(f"{config} names no backends; give the URL of an engine")
     return subjects
+
+
+def _of_pool(pool: PoolSettings, url: str, dialect: str, needs: EngineNeeds, access: EngineAccess) -> Subject:
+    """An engine that serves a pool, whether its settings name it or not."""
+    backend = next((backend for backend in pool.backends if backend.url.rstrip("/") == url.rstrip("/")), None)
+    binds = backend is not None and backend.kv_events is not None and backend.kv_events.bind
+    held = pool.max_loras if pool.loras else None
+    needs = msgspec.structs.replace(needs, served_name=pool.model, pinned=needs.pinned or pool.pin, lora_held=held, gateway_binds=binds)
+    return Subject("" if backend is None else backend.id, url, dialect, needs, access, pool.name, pool.tokenizer is not None)
 
 
 def _agree(subject: Subject, findings: list[EngineFinding], subjects: list[Subject]) -> None:
@@ -345,15 +355,6 @@ def _agree(subject: Subject, findings: list[EngineFinding], subjects: list[Subje
     for peer in subjects:
         if peer.pool == subject.pool and peer.needs.block_size is None:
             peer.needs = msgspec.structs.replace(peer.needs, block_size=int(size))
-
-
-def engine_key(variable: str | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The key of an engine from an environment variable; ends the command where it is not set."""
-    if variable is None:
-        return None
-    if not environment.get(variable):
-        fail(f"--api-key-env {variable}: the variable is not set", code=2)
-    return environment[variable].strip()
 
 
 def _print(subject: Subject, findings: list[EngineFinding]) -> None:

@@ -5,19 +5,23 @@ Prompts are random token ids, so that no two share a prefix and nothing is cache
 
 A batch of n streams is measured while all n of them decode: from the last of their first tokens to the first of their ends. The step is the
 time between two tokens of a stream there.
+
+Busy machines hold tokens back and deliver many at once, and a step that is measured in such a burst is many times too short. So a batch
+decodes together for a quarter of a second at least, where its contexts have the room, and the median of three batches counts.
 """
 
 import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from math import ceil
 from statistics import median
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from domain.clock import Clock
-from gateway.config.trust import verify_for
+from gateway.cli.engine_access import EngineAccess
 from routing.profile import PromptPoint, StepPoint
 
 ANSWER_WITHIN_S: Final = 300.0
@@ -26,11 +30,18 @@ LEAST_ID: Final = 200
 IDS: Final = 1000
 """The token ids of prompts, of a range that every vocabulary has behind its special tokens."""
 REPEATS: Final = 3
-"""Prompts of each length; the median counts, so that one interruption does not."""
+"""Prompts of each length, and batches of each kind; the median counts, so that one interruption does not."""
+MOST_REPEATS: Final = 9
+STEADY_S: Final = 1.0
+"""A batch that decoded together for so long is not repeated: what holds it up once hardly changes its mean."""
+ENOUGH_S: Final = 0.5
+"""Prompts that are quick are repeated more often, up to `MOST_REPEATS`, until they took this long together."""
+WINDOW_S: Final = 0.25
+"""The streams of a batch decode together for so long, where longer answers achieve it: 50 to 100 times the time slice of a busy machine."""
 BATCH_TOKENS: Final = 48
 """Tokens of each answer of a batch: enough steps for a mean, and a context that hardly grows."""
-LONGER: Final = (1, 4, 16)
-"""How much longer the answers of a batch become whose streams did not decode together."""
+LONGEST: Final = 16
+"""How much longer the answers of a batch become at most whose streams did not decode together, or not for long enough."""
 LEAST_STEPS: Final = 8
 """Steps that all streams of a batch decode together; a batch with fewer says nothing."""
 
@@ -63,15 +74,15 @@ class EngineMeter:
     Args:
         url: where it listens.
         model: the name to ask for.
-        key: its API key; None for none.
+        access: its API key, and TLS towards it.
         rng: draws the prompts.
     """
 
-    def __init__(self, url: str, model: str, key: str | None, rng: random.Random, clock: Clock) -> None:
+    def __init__(self, url: str, model: str, access: EngineAccess, rng: random.Random, clock: Clock) -> None:
         self._url = url.rstrip("/") + "/v1/completions"
-        self._verify = verify_for(url)
+        self._verify = access.verify(url)
         self._model = model
-        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._headers = access.headers
         self._rng = rng
         self._clock = clock
 
@@ -124,6 +135,8 @@ class MeterPlan(NamedTuple):
     held_out: tuple[int, ...]
     batches: tuple[tuple[int, int], ...]
     """Sequences, and tokens of their prompts."""
+    context: int | None = None
+    """Most tokens of a prompt and its answer; None where it is not known."""
 
     @property
     def points(self) -> int:
@@ -131,14 +144,22 @@ class MeterPlan(NamedTuple):
         return len(self.prompts) + len(self.held_out) + len(self.batches)
 
 
-def plan_for(longest: int, sequences: int) -> MeterPlan:
-    """A plan of six prompt lengths up to `longest`, three held out between them, and batches up to `sequences` at two contexts."""
+def plan_for(longest: int, sequences: int, context: int | None = None, kv_tokens: int | None = None) -> MeterPlan:
+    """A plan of six prompt lengths up to `longest`, three held out between them, and batches up to `sequences` at two contexts.
+
+    Args:
+        context: most tokens of a prompt and its answer.
+        kv_tokens: capacity of the KV cache. A batch takes half of it at most, or the engine would preempt what is measured; three batches
+            remain in any case.
+    """
     lengths = sorted({max(16, round(longest / 2**power)) for power in range(6)})
     between = [round((low * high) ** 0.5) for low, high in itertools.pairwise(lengths)]
     sizes = [size for power in range(8) if (size := 2**power) <= sequences]
-    contexts = sorted({max(16, longest // 16), max(32, longest // 2)})
-    batches = [(size, context) for size in sizes for context in contexts]
-    return MeterPlan(tuple(lengths), tuple(between[1::2]), tuple(batches))
+    # three rates need three measurements, also of an engine with one sequence
+    contexts = sorted({max(16, longest // 16), max(32, longest // 2), *((max(24, longest // 4),) if sequences == 1 else ())})
+    batches = [(size, prompt) for size in sizes for prompt in contexts]
+    batches = [batch for number, batch in enumerate(batches) if number < 3 or kv_tokens is None or batch[0] * batch[1] <= kv_tokens / 2]
+    return MeterPlan(tuple(lengths), tuple(between[1::2]), tuple(batches), context)
 
 
 def measured(
@@ -153,15 +174,16 @@ def measured(
     Raises:
         MeterFault: the engine does not answer as it must.
     """
-    meter.stream(plan.prompts[0], 4)  # the first request loads what later ones find loaded
+    for length in (plan.prompts[0], plan.prompts[-1]):
+        meter.stream(length, 4)  # the first requests load what later ones find loaded
     prompts, steps = list[PromptPoint](), list[StepPoint]()
     for number, length in enumerate(_ends_first(plan.prompts)):
         if number < 3 or not over():
             prompts.append(_prompt(meter, length, held_out=False))
             advance(f"prompt of {length:,} tokens: {prompts[-1].seconds:.3f} s")
-    for number, (sequences, context) in enumerate(_ends_first(plan.batches)):
-        if number < 3 or not over():
-            step = _batch(meter, sequences, context)
+    for sequences, context in _ends_first(plan.batches):
+        if len(steps) < 3 or not over():
+            step = _batch(meter, sequences, context, plan.context)
             steps += [] if step is None else [step]
             advance(f"batch of {sequences}: {'too short' if step is None else f'{step.seconds * 1e3:.1f} ms a step'}")
     for length in plan.held_out:
@@ -180,21 +202,39 @@ def _ends_first(items: Sequence[Any]) -> list[Any]:
 
 
 def _prompt(meter: Measures, length: int, *, held_out: bool) -> PromptPoint:
-    answers = [meter.stream(length, 1) for _ in range(REPEATS)]
+    answers, took = list[TimedStream](), 0.0
+    while len(answers) < REPEATS or (len(answers) < MOST_REPEATS and took < ENOUGH_S):
+        answers.append(meter.stream(length, 1))
+        took += answers[-1].tokens_at[0] - answers[-1].asked
     if any(answer.cached_tokens > length // 10 for answer in answers):
         raise MeterFault("it had a random prompt in its prefix cache: it cannot be measured so")
     tokens = round(median(answer.prompt_tokens for answer in answers))
     return PromptPoint(tokens, median(answer.tokens_at[0] - answer.asked for answer in answers), held_out)
 
 
-def _batch(meter: Measures, sequences: int, context: int) -> StepPoint | None:
+def _batch(meter: Measures, sequences: int, prompt: int, context: int | None) -> StepPoint | None:
     """The step of a batch; None when its streams decoded too little together, however long they were."""
     # streams begin one after the other; longer answers make them overlap
-    for longer in LONGER:
-        step = step_of(_together(meter, sequences, context, (BATCH_TOKENS + 2 * sequences) * longer))
-        if step is not None:
-            return step
+    output = BATCH_TOKENS + 2 * sequences
+    room = output * LONGEST if context is None else max(output, min(output * LONGEST, context - prompt - 1))
+    for tries_left in (2, 1, 0):
+        answers = _together(meter, sequences, prompt, output)
+        step, window_s = step_of(answers), _window_s(answers)
+        if step is not None and (window_s >= WINDOW_S or output == room or not tries_left):
+            repeats = REPEATS if window_s < STEADY_S else 1
+            again = (step_of(_together(meter, sequences, prompt, output)) for _ in range(repeats - 1))
+            points = sorted([step, *(point for point in again if point is not None)], key=lambda point: point.seconds)
+            return points[len(points) // 2]
+        if output == room:
+            return None
+        longer = 4 * output if step is None else output + ceil(1.2 * (WINDOW_S - window_s) / step.seconds)
+        output = min(room, longer)
     return None
+
+
+def _window_s(answers: Sequence[TimedStream]) -> float:
+    """How long all of these answers decoded; below 0 when they never did."""
+    return min(answer.tokens_at[-1] for answer in answers) - max(answer.tokens_at[0] for answer in answers)
 
 
 def _together(meter: Measures, sequences: int, context: int, output: int) -> list[TimedStream]:

@@ -24,13 +24,14 @@ from backends.signals import Signals
 from domain.model_revisions import Pinned
 from gateway.cli.backends import fleet_of
 from gateway.cli.connection import URL_VARIABLE, StoreOptions, nobody_listens
-from gateway.cli.engine_check import ask, checked_url, engine_key
+from gateway.cli.engine_access import EngineAccess, EngineAccessOptions, kind_of, unanswered
+from gateway.cli.engine_check import ask, checked_url
 from gateway.cli.engine_meter import EngineMeter, MeterFault, MeterPlan, measured, plan_for
 from gateway.cli.engine_run import LOOK_S, EngineProcess, need_digest, need_free_port
 from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.models import REVISIONS, revision_of
 from gateway.cli.printing import check_plot, check_target, err, fail, out, print_table
-from routing.profile import EngineProfile, error_share, fitted_rates, profile_text, step_s, ttft_s
+from routing.profile import STEP_TOKENS, EngineProfile, error_share, fitted_rates, profile_text, step_s, ttft_s
 
 SHORT_PROMPT: Final = 512
 """Tokens of the prompt by whose time engines are compared, beside the longest one."""
@@ -44,10 +45,31 @@ class Target(msgspec.Struct, frozen=True):
     url: str
     dialect: str
     model: str
-    key: str | None
+    access: EngineAccess
     facts: EngineFacts
     signals: Signals | None
     cold_start_s: float | None = None
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """The capacity of its KV cache, where it tells it."""
+        if self.signals is not None and self.signals.kv_capacity_tokens:
+            return self.signals.kv_capacity_tokens
+        facts = self.facts
+        return None if facts.blocks is None or facts.block_size is None else facts.blocks * facts.block_size
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """How one engine is asked."""
+
+    dialect: str
+    model: str | None
+    """The name that it must serve; None for any."""
+    likely: tuple[str, ...]
+    """The names to ask for where it serves one of them, the likeliest first."""
+    access: EngineAccess
+    revision: dict[str, Any] | None
+    """The revision that a launch configuration is started on, as the registry shows it; None for what the configuration says."""
 
 
 class MeterSettings(msgspec.Struct, frozen=True):
@@ -61,17 +83,28 @@ class MeterSettings(msgspec.Struct, frozen=True):
 def profile_engine(
     engine: Annotated[str, typer.Argument(help="Where it listens, without /v1; or a launch configuration, which is started for it.")],
     gateway: StoreOptions,
+    way: EngineAccessOptions,
     compare: Annotated[str | None, typer.Option(metavar="ENGINE", help="A second URL or launch configuration, measured next.")] = None,
-    dialect: Annotated[str, typer.Option(help=f"The kind of engine behind a URL: {', '.join(DIALECTS)}.")] = "vllm",
-    model: Annotated[str | None, typer.Option(help="The served name to ask for; default: the first that it lists.")] = None,
+    dialect: Annotated[
+        list[str] | None,
+        typer.Option(help=f"The kind of engine behind a URL: {', '.join(DIALECTS)}; again for the second. Default: the pool's, else vllm."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="The served name to ask for; again for the second. Default: the pool's, else the first that it lists."),
+    ] = None,
     sets: Sets = None,
-    api_key_env: Annotated[str | None, typer.Option(help="The variable that holds the key the engine asks for.")] = None,
     longest: Annotated[int, typer.Option(min=64, max=1_000_000, help="Longest prompt, tokens; less where the context is shorter.")] = 4096,
     sequences: Annotated[int, typer.Option(min=1, max=128, help="Most sequences of a batch.")] = 16,
-    step_tokens: Annotated[int, typer.Option(min=16, help="Most prompt tokens of one of its steps, as in its pool.")] = 2048,
+    step_tokens: Annotated[
+        int | None, typer.Option(min=16, help=f"Most prompt tokens of one of its steps; default: the pool's, else {STEP_TOKENS}.")
+    ] = None,
     minutes: Annotated[float, typer.Option(min=0.05, max=120, help="Time for each engine; what is left then is skipped.")] = 5.0,
     usd_per_hour: Annotated[list[float] | None, typer.Option(min=0.0001, help="Price of an hour of it; again for the second.")] = None,
-    save: Annotated[str | None, typer.Option(metavar="MODEL@REVISION", help="Keep the profile with this revision of the registry.")] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL@REVISION", help="Keep the profile with this revision; a launch configuration is started on it."),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--out", callback=check_target, help="Write the profile to this file, for `profile` of a pool.")
     ] = None,
@@ -85,50 +118,58 @@ def profile_engine(
 
     Exit codes: 0 measured, 1 it cannot be measured, has requests, or does not prove the revision, 2 wrong usage.
     """
-    if dialect not in DIALECTS:
-        fail(f"--dialect {dialect!r} is unknown; there are {', '.join(DIALECTS)}", code=2)
-    key = engine_key(api_key_env)
+    named = way.named(gateway.config)
+    targets = [engine] if compare is None else [engine, compare]
+    access = way.access(named, targets)
     revision = None if save is None else revision_of(gateway.api(), save)
+    asking = [
+        Asking(
+            kind_of(dialect[min(place, len(dialect) - 1)] if dialect else None, named),
+            model[place] if model is not None and place < len(model) else None,
+            (*(model or ()), *(() if named is None else (named.pool.model,))),
+            access,
+            revision if place == 0 else None,
+        )
+        for place in range(len(targets))
+    ]
+    size = step_tokens or (STEP_TOKENS if named is None else named.pool.step_tokens)
     prices = [*(usd_per_hour or []), None, None]
     profiles = []
-    for place, (name, price) in enumerate(zip([engine, *([] if compare is None else [compare])], prices, strict=False)):
-        with _running(name, dialect, model, key, sets) as target:
+    for place, (name, price) in enumerate(zip(targets, prices, strict=False)):
+        with _running(name, asking[place], sets) as target:
             if not force:
                 _need_idle(target, gateway)
             if place == 0 and revision is not None:
                 _need_proof(target, revision)
-            context = target.facts.context
-            fitting = longest if context is None else min(longest, context * 3 // 4)
-            settings = MeterSettings(plan_for(fitting, min(sequences, target.facts.sequences or sequences)), step_tokens, minutes * 60)
-            profiles.append(_profiled(target, settings, price))
+            profiles.append(_profiled(target, MeterSettings(_plan(target, longest, sequences), size, minutes * 60), price))
     if file is not None:
         _write(file, profile_text(profiles[0]).encode())
     if save is not None:
         gateway.api().post(f"{REVISIONS}/{quote(save)}/profile", msgspec.to_builtins(profiles[0]))
     if plot is not None:
-        _draw(plot, profiles, step_tokens)
+        _draw(plot, profiles, size)
     if as_json:
         typer.echo(msgspec.json.encode({"profiles": profiles}).decode())
         return
     for one in profiles:
-        _print(one, step_tokens)
+        _print(one, size)
     if compare is not None:
-        _print_comparison([engine, compare], profiles, step_tokens)
+        _print_comparison(targets, profiles, size)
     if save is not None:
         out.print(f"kept with {save}", markup=False)
 
 
 @contextlib.contextmanager
-def _running(name: str, dialect: str, model: str | None, key: str | None, sets: list[str] | None) -> Iterator[Target]:
+def _running(name: str, asking: Asking, sets: list[str] | None) -> Iterator[Target]:
     """The engine at a URL, or one of a launch configuration that runs as long as it is measured."""
     if name not in names() and not name.endswith((".yaml", ".yml")):
         try:
             checked_url(name)
         except ValueError as error:
             fail(f"{error}, or a launch configuration of `tidegate engine list`", code=2)
-        yield _target(name, name, dialect, model, key)
+        yield _target(name, name, asking)
         return
-    launch = launch_from(name, sets)
+    launch = launch_from(name, sets, revision=asking.revision)
     need_digest(launch)
     need_free_port(launch)
     begun = time.monotonic()
@@ -144,7 +185,9 @@ def _running(name: str, dialect: str, model: str | None, key: str | None, sets: 
                 fail(f"{name}: not healthy after {launch.config.ready_s} s; its own log says why")
             time.sleep(LOOK_S)
         cold_s = time.monotonic() - begun
-        yield msgspec.structs.replace(_target(name, launch.url, launch.engine, model, key), cold_start_s=cold_s)
+        yield msgspec.structs.replace(
+            _target(name, launch.url, msgspec.structs.replace(asking, dialect=launch.engine)), cold_start_s=cold_s
+        )
     finally:
         process.terminate()
         deadline = time.monotonic() + launch.stop_s
@@ -153,26 +196,28 @@ def _running(name: str, dialect: str, model: str | None, key: str | None, sets: 
         process.kill()
 
 
-def _target(name: str, url: str, dialect: str, model: str | None, key: str | None) -> Target:
-    load = DIALECTS[dialect].signals_path
+def _target(name: str, url: str, asking: Asking) -> Target:
+    load = DIALECTS[asking.dialect].signals_path
     replies: dict[str, bytes] = {}
-    for path in dict.fromkeys((MODELS, *((load,) if load else ()), *PATHS.get(dialect, ()))):
+    for path in dict.fromkeys((MODELS, *((load,) if load else ()), *PATHS.get(asking.dialect, ()))):
         try:
-            reply = ask(url, path, key)
+            reply = ask(url, path, asking.access)
         except FetchError as error:
-            fail(f"{url}: {error}")
+            fail(f"{url} {unanswered(url, path, asking.access, error)}")
         if reply.status == 200:
             replies[path] = reply.body
-    facts = read_facts(dialect, replies)
-    if not facts.served_names:
+    facts = read_facts(asking.dialect, replies)
+    served = facts.served_names
+    if not served:
         fail(f"{url}: {MODELS} lists no model; is that an engine, and does it ask for a key (--api-key-env)?")
-    if model is not None and model not in facts.served_names:
-        fail(f"{url}: serves {', '.join(facts.served_names)[:300]}, not {model}; look at --model")
-    read = DIALECTS[dialect].read_signals
+    if asking.model is not None and asking.model not in served:
+        fail(f"{url}: serves {', '.join(served)[:300]}, not {asking.model}; look at --model")
+    model = asking.model or next((name for name in asking.likely if name in served), served[0])
+    read = DIALECTS[asking.dialect].read_signals
     signals = None
     with contextlib.suppress(ValueError):
         signals = read(replies[load], time.monotonic()) if read is not None and load in replies else None
-    return Target(name, url, dialect, model or facts.served_names[0], key, facts, signals)
+    return Target(name, url, asking.dialect, model, asking.access, facts, signals)
 
 
 def _need_idle(target: Target, gateway: StoreOptions) -> None:
@@ -198,11 +243,17 @@ def _need_proof(target: Target, revision: dict[str, Any]) -> None:
         fail(f"{target.url} {doubt}: a profile is kept only with the revision that was measured; write it to a file with --out instead")
 
 
+def _plan(target: Target, longest: int, sequences: int) -> MeterPlan:
+    context = target.facts.context
+    fitting = longest if context is None else min(longest, context * 3 // 4)
+    return plan_for(fitting, min(sequences, target.facts.sequences or sequences), context, target.kv_tokens)
+
+
 def _profiled(target: Target, settings: MeterSettings, usd_per_hour: float | None) -> EngineProfile:
     # imported only here: needed once the measuring begins
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    meter = EngineMeter(target.url, target.model, target.key, random.Random(), time.monotonic)
+    meter = EngineMeter(target.url, target.model, target.access, random.Random(), time.monotonic)
     end = time.monotonic() + settings.seconds
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
@@ -217,14 +268,12 @@ def _profiled(target: Target, settings: MeterSettings, usd_per_hour: float | Non
             rates = fitted_rates(prompts, steps, settings.step_tokens)
         except (MeterFault, ValueError) as error:
             fail(f"{target.url} cannot be measured: {error}")
-    facts, signals = target.facts, target.signals
-    capacity = None if facts.blocks is None or facts.block_size is None else facts.blocks * facts.block_size
     return EngineProfile(
         engine=target.dialect,
         served=target.model,
         measured_unix=time.time(),
         rates=rates._asdict(),
-        kv_tokens=signals.kv_capacity_tokens if signals is not None and signals.kv_capacity_tokens else capacity,
+        kv_tokens=target.kv_tokens,
         cold_start_s=target.cold_start_s,
         usd_per_hour=usd_per_hour,
         prompts=prompts,

@@ -149,7 +149,7 @@ def test_tables_of_engines_say_what_the_code_knows(row: Callable[[Dialect], str]
 
 
 def test_every_observation_names_tests_of_real_engines_that_exist() -> None:
-    suites = ("vllm", "two_engines", "sglang", "llamacpp", "scoring")
+    suites = ("vllm", "two_engines", "sglang", "llamacpp", "scoring", "profiles", "model_revisions")
     sources = "".join((ROOT / "tests" / "engines" / f"test_{suite}.py").read_text() for suite in suites)
     exist = set(re.findall(r"def (test_\w+)\(", sources))
     page = (ROOT / "docs" / "reference" / "compatibility.md").read_text()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -225,6 +225,7 @@ def serve_tidegate(
     *models: dict[str, str],
     sections: dict[str, Any] | None = None,
     policy: dict[str, Any] | None = None,
+    before: Callable[[], object] = lambda: None,
     **engines: float,
 ) -> Tidegate:
     """A real `tidegate serve` in front of `pools`; each pool is the public model `its-name-model` for every tenant.
@@ -233,6 +234,7 @@ def serve_tidegate(
         models: more entries for the policy's models.
         sections: more of the settings.
         policy: more of the policy.
+        before: called once the settings are written, before the gateway starts.
         engines: settings of that section.
     """
     (home / "policies").mkdir(parents=True)
@@ -255,6 +257,7 @@ def serve_tidegate(
         made = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stderr
         keys[tenant] = json.loads(made.stdout)["key"]
+    before()
     command = [sys.executable, "-m", "gateway", "serve", "-c", "tidegate.yaml", "--run-dir", str(home / "run")]
     process = start("tidegate", command, home)
     deadline = time.monotonic() + 60

@@ -23,6 +23,10 @@ from backends.ports import Loss
         (Loss.GARBLED, "in what begins with b'SSH-2.0'", "like an SSH server"),
         (Loss.GARBLED, "in what begins with b'+OK'", "does not answer with HTTP"),
         (Loss.NO_REPLY, "closed by the engine", "write https:// if it speaks TLS"),
+        (Loss.NO_REPLY, "ReadError: [SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13", "demands a client certificate, and none was shown"),
+        (Loss.NO_REPLY, "ReadError: [SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert", "it does not know its CA"),
+        (Loss.CONNECT, "SSLError: [SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3", "was shown: it has expired; renew it"),
+        (Loss.CONNECT, "SSLError: [SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3", "refuses the client certificate that was shown; look at"),
         (Loss.CUT, "closed by the engine", "ends its answer half-way"),
     ],
 )

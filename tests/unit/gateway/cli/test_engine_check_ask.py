@@ -10,6 +10,7 @@ from backends.discovery.diagnose import of_failure
 from backends.fetch import FetchError
 from backends.launch.engine_facts import MODELS
 from gateway.cli import engine_check
+from gateway.cli.engine_access import EngineAccess
 from gateway.cli.engine_check import ask, checked_url
 
 
@@ -51,7 +52,7 @@ def server(says: bytes) -> Iterator[str]:
 )
 def test_what_speaks_no_http_is_said_in_the_sentences_of_discovery(says: bytes, sentence: str) -> None:
     with server(says) as url, pytest.raises(FetchError) as caught:
-        ask(url, MODELS, None)
+        ask(url, MODELS, EngineAccess())
     assert sentence in of_failure(MODELS, caught.value)
 
 
@@ -81,7 +82,7 @@ def test_an_answer_that_drips_has_a_deadline_as_a_whole(monkeypatch: pytest.Monk
         thread.start()
         try:
             with pytest.raises(FetchError) as caught:
-                ask(f"http://127.0.0.1:{listening.getsockname()[1]}", MODELS, None)
+                ask(f"http://127.0.0.1:{listening.getsockname()[1]}", MODELS, EngineAccess())
         finally:
             over.set()
             thread.join()
@@ -90,7 +91,7 @@ def test_an_answer_that_drips_has_a_deadline_as_a_whole(monkeypatch: pytest.Monk
 
 def test_only_a_refused_connection_asks_whether_it_is_started() -> None:
     with pytest.raises(FetchError) as caught:
-        ask("http://127.0.0.1:1", MODELS, None)
+        ask("http://127.0.0.1:1", MODELS, EngineAccess())
     assert "start the engine" in of_failure(MODELS, caught.value)
 
 

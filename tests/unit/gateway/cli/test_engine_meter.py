@@ -55,6 +55,55 @@ def test_when_the_time_is_over_three_measurements_of_each_kind_are_made_all_the_
     assert fitted_rates(prompts, steps)
 
 
+class HeldBack:
+    """An engine of 5 ms a step on a busy machine: every third batch gets its tokens all at once, when they are all there."""
+
+    def __init__(self, step_s: float = 0.005) -> None:
+        self._step_s = step_s
+        self._batches = 0
+        self.most_tokens = 0
+
+    def stream(self, prompt_tokens: int, output_tokens: int) -> TimedStream:
+        self.most_tokens = max(self.most_tokens, prompt_tokens + output_tokens)
+        self._batches += output_tokens > 4
+        held = self._batches % 3 == 0
+        times = [1.0 + self._step_s * (output_tokens if held else number) + 1e-5 * number for number in range(output_tokens)]
+        return TimedStream(0.0, times, prompt_tokens, output_tokens, 0)
+
+
+def test_tokens_that_came_in_a_burst_measure_no_step() -> None:
+    _, steps = measured(HeldBack(), plan_for(1024, 1), lambda: False, lambda _: None)
+    assert [point.seconds for point in steps] == pytest.approx([0.005] * 3, rel=0.01)
+
+
+def test_answers_grow_until_they_decode_together_for_long_enough_and_never_beyond_the_context() -> None:
+    engine = HeldBack(step_s=0.0001)
+    measured(engine, plan_for(1024, 1), lambda: False, lambda _: None)
+    assert engine.most_tokens == 512 + 50 * 16
+    engine = HeldBack(step_s=0.0001)
+    measured(engine, plan_for(1024, 1, context=1100), lambda: False, lambda _: None)
+    assert engine.most_tokens <= 1100
+
+
+def test_a_batch_takes_half_of_the_kv_cache_at_most() -> None:
+    assert (16, 4096) in plan_for(8192, 16).batches
+    assert max(size * prompt for size, prompt in plan_for(8192, 16, kv_tokens=32_768).batches) == 16_384
+    assert len(plan_for(8192, 16, kv_tokens=100).batches) == 3
+
+
+def test_batches_that_say_nothing_are_made_up_for_when_the_time_is_over() -> None:
+    class Short(VirtualEngine):
+        """Batches of more than one sequence never decode together."""
+
+        def stream(self, prompt_tokens: int, output_tokens: int) -> TimedStream:
+            answer = super().stream(prompt_tokens, output_tokens)
+            alone = output_tokens == BATCH_TOKENS + 2 or output_tokens < BATCH_TOKENS
+            return answer if alone else answer._replace(tokens_at=answer.tokens_at[:1])
+
+    _, steps = measured(Short(), plan_for(8192, 2), lambda: True, lambda _: None)
+    assert [point.sequences for point in steps] == [1, 1]
+
+
 def test_a_prompt_that_was_cached_measures_nothing() -> None:
     with pytest.raises(MeterFault, match="random prompt in its prefix cache"):
         measured(VirtualEngine(cached=1000), plan_for(4096, 4), lambda: False, lambda _: None)
@@ -79,4 +128,5 @@ def test_a_plan_has_enough_of_each_kind(longest: int, sequences: int) -> None:
     assert len(set(plan.prompts)) == len(plan.prompts)
     assert max(plan.prompts) == longest
     assert max(size for size, _ in plan.batches) <= sequences
+    assert len(plan.batches) >= 3
     assert not set(plan.held_out) & set(plan.prompts)

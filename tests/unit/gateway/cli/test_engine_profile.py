@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gateway.cli import app
 from routing.profile import read_profile, step_s, ttft_s
 from routing.rates import Rates
 from tests.command_line import Commands, Result
+from tests.engines.processes import free_port
 from tests.timing import until
 from tests.unit.gateway.cli.test_models import config, weights
 
@@ -87,15 +90,52 @@ async def test_a_profile_is_kept_only_with_the_revision_that_the_engine_proves(c
     shown = json.loads((await run("show", "tide-8b@v1", "--json", *at, group="model")).stdout)
     async with sim() as plain:
         refused = await run("profile", plain.url, "--save", "tide-8b@v1", *QUICK, *at)
+        unproven = await run("check", plain.url, "--revision", "tide-8b@v1", *at)
     assert refused.exit_code == 1
     assert "does not prove revision tide-8b@v1" in refused.stderr
+    assert unproven.exit_code == 1
+    assert "WRONG" in unproven.stdout
+    assert "does not prove revision tide-8b@v1" in unproven.stdout
     async with sim(models=("tide-8b", f"tide-8b{shown['proof']}")) as proves:
+        proven = json.loads((await run("check", proves.url, "--revision", "tide-8b@v1", "--json", *at)).stdout)
         kept = await run("profile", proves.url, "--save", "tide-8b@v1", *QUICK, *at)
     assert kept.exit_code == 0, kept.output
     assert "kept with tide-8b@v1" in kept.stdout
+    assert ("revision", "ok") in [(one["what"], one["state"]) for one in proven["engines"][0]["findings"]]
     printed = await run("profile", "tide-8b@v1", *at, group="model")
     assert read_profile(printed.stdout).served == "tide-8b"
     assert "no revision tide-8b@v9" in (await run("profile", proves.url, "--save", "tide-8b@v9", *at)).stderr
+
+
+STARTED = """#!{python}
+import itertools, os, sys
+flags = sys.argv
+names = itertools.takewhile(lambda flag: not flag.startswith("--"), flags[flags.index("--served-model-name") + 1 :])
+models = [text for name in names for text in ("--model", name)]
+os.execv("{python}", ["{python}", "-m", "backends.simengine", "--port", flags[flags.index("--port") + 1], "--speed", "20", *models])
+"""
+"""A program `vllm` that is a simulated engine."""
+
+
+async def test_a_launch_configuration_is_started_on_the_revision_that_the_profile_is_kept_with(
+    config: str, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "vllm").write_text(STARTED.format(python=sys.executable))
+    (tmp_path / "bin" / "vllm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    at = ("-c", config, "--offline")
+    assert (await run("register", "tide-8b@v1", str(weights), *at, group="model")).exit_code == 0
+    done = await run("profile", "vllm-cpu-test", "--set", f"port={free_port()}", "--save", "tide-8b@v1", *QUICK, *at)
+    assert done.exit_code == 0, done.output
+    kept = read_profile((await run("profile", "tide-8b@v1", *at, group="model")).stdout)
+    assert kept.served == "tide-8b"
+    assert kept.cold_start_s is not None
+    assert kept.cold_start_s > 0
+    (weights / "config.json").write_text("{}")
+    refused = await run("profile", "vllm-cpu-test", "--save", "tide-8b@v1", *QUICK, *at)
+    assert refused.exit_code == 1
+    assert "the engine is not started: " in refused.stderr
 
 
 @pytest.mark.slow
