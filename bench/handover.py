@@ -224,7 +224,8 @@ class LeavingFleet(SimulatedFleet):
     def _come(self) -> None:
         free = next(at for at in range(len(self.engines)) if at not in self._serving and at not in self._leaving)
         for at in self._serving:
-            self._cached((at, False, self.engines[at].cache.shrink(self._pages)))
+            engine = self.engines[at]
+            self._cached((at, False, engine.cache.shrink(self._pages, engine.due_pages)))
         self._serving[free] = None
         self._alive[free] = True
         self._health((free, True))

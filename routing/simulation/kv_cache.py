@@ -61,15 +61,16 @@ class SimulatedKvCache:
         self.total += len(brought) * self.span
         return brought
 
-    def shrink(self, total: int) -> list[int]:
-        """Give memory back until `total` pages are left, or those in use; returns the evicted blocks. `removed` is not called."""
+    def shrink(self, total: int, due: int = 0) -> list[int]:
+        """Give memory back until `total` pages are left, or those in use and `due` ones that sequences are about to take; returns the
+        evicted blocks. `removed` is not called."""
         evicted = []
         while self._idle and self.total - self.free > total:
             block, _ = self._idle.popitem(last=False)
             del self._users[block]
             evicted.append(block)
             self.free += self.span
-        given = max(0, min(self.free, self.total - total))
+        given = max(0, min(self.free, self.total - total, self.room - due))
         self.free -= given
         self.total -= given
         return evicted
