@@ -285,6 +285,9 @@ bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simu
 bench-scaling: $(VENV)/.dev ## the scaling recommendation beside rules on requests and on busy engines, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.scaling --traces $(TRACES) --seeds 2 --write
 
+bench-handover: $(VENV)/.dev ## what heirs for the prefixes of an engine that leaves would bring, simulated; TRACES=folder with the public traces
+	$(BIN)/python -m bench.handover --traces $(TRACES) --write
+
 bench-batches: $(VENV)/.dev ## what batches do to the first tokens of other requests, in virtual time and for 13 minutes in real time
 	$(BIN)/python -m bench.batch_slack
 	$(BIN)/python -m bench.batch_beside

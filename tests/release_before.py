@@ -21,15 +21,24 @@ REVISION: Final = "0021"
 """Of its schema."""
 FOLDER: Final = Path(__file__).parent / "fixtures" / "release-0.1"
 """What it has left: written by `make release-fixtures`."""
+MESSAGES: Final = FOLDER / "messages"
+"""What its processes tell each other."""
 
 
 def record() -> None:
     """Let its code write what it leaves, with the recorder of today in the place of its own."""
     with tempfile.TemporaryDirectory() as folder:
         code = code_before(Path(folder))
-        shutil.copy(Path(__file__).parent / "record_release.py", code / "tests")
-        environment = {**os.environ, "PYTHONPATH": str(code)}
-        subprocess.run([sys.executable, "tests/record_release.py", str(FOLDER)], cwd=code, env=environment, check=True)
+        run_before(code, "record_release.py", str(FOLDER))
+        run_before(code, "record_messages.py", "tell", str(MESSAGES))
+
+
+def run_before(code: Path, script: str, *arguments: str) -> str:
+    """Let its code, unpacked in that folder, run one of today's recorders; returns what it prints."""
+    shutil.copy(Path(__file__).parent / script, code / "tests")
+    environment = {**os.environ, "PYTHONPATH": str(code)}
+    command = [sys.executable, f"tests/{script}", *arguments]
+    return subprocess.run(command, cwd=code, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def code_before(folder: Path) -> Path:

@@ -397,6 +397,10 @@ class _Out(asyncio.Protocol):
         self._bus.lost(self)
 
 
+class _TooLongFrame(Exception):
+    """A frame announces more than `MAX_FRAME_BYTES`."""
+
+
 class _In(asyncio.Protocol):
     """A connection from a sibling, on which it tells."""
 
@@ -420,16 +424,14 @@ class _In(asyncio.Protocol):
         waiting = self._bytes
         waiting += data
         at = 0
-        while len(waiting) - at >= _HEAD.size and self.transport is not None:
-            size, kind = _HEAD.unpack_from(waiting, at)
-            end = at + _HEAD.size + size
-            if size > MAX_FRAME_BYTES:
-                self._refuse("a message is too long")
-                return
-            if end > len(waiting):
-                break
-            self._frame(kind, bytes(waiting[at + _HEAD.size : end]))
-            at = end
+        try:
+            while self.transport is not None and (frame := _frame_at(waiting, at)) is not None:
+                kind, payload = frame
+                at += _HEAD.size + len(payload)
+                self._frame(kind, payload)
+        except _TooLongFrame:
+            self._refuse("a message is too long")
+            return
         del waiting[:at]
 
     def _frame(self, kind: int, payload: bytes) -> None:
@@ -450,13 +452,21 @@ class _In(asyncio.Protocol):
 def frames_in(data: memoryview) -> Iterator[tuple[int, bytes]]:
     """The kinds and payloads of whole frames; what is cut short or too long at the end is left out."""
     at = 0
-    while len(data) - at >= _HEAD.size:
-        size, kind = _HEAD.unpack_from(data, at)
-        end = at + _HEAD.size + size
-        if size > MAX_FRAME_BYTES or end > len(data):
-            return
-        yield kind, bytes(data[at + _HEAD.size : end])
-        at = end
+    with contextlib.suppress(_TooLongFrame):
+        while (frame := _frame_at(data, at)) is not None:
+            at += _HEAD.size + len(frame[1])
+            yield frame
+
+
+def _frame_at(data: bytearray | memoryview, at: int) -> tuple[int, bytes] | None:
+    """The kind and the payload of the frame that begins there; None while it is not whole. Raises _TooLongFrame."""
+    if len(data) - at < _HEAD.size:
+        return None
+    size, kind = _HEAD.unpack_from(data, at)
+    if size > MAX_FRAME_BYTES:
+        raise _TooLongFrame
+    begin = at + _HEAD.size
+    return (kind, bytes(data[begin : begin + size])) if begin + size <= len(data) else None
 
 
 def _frame(kind: int, payload: bytes) -> bytes:

@@ -72,6 +72,11 @@ class SimulatedEngine:
         self._c2 = timing.c2 / 1e3
         self._c3 = timing.c3 / 1e3
 
+    @property
+    def due_pages(self) -> int:
+        """Pages of the KV cache that the plan under way takes when it ends."""
+        return self._decoders.growth(1, self._k - 1) if self._k > 1 else 0
+
     def fits(self, prompt: int, output: int) -> bool:
         """Whether the KV cache could ever hold a request of these lengths."""
         return pages(prompt + output + 1) <= self.cache.total

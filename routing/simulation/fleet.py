@@ -170,6 +170,7 @@ class SimulatedFleet:
         policy_instance: Callable[[], PolicyInstance],
         dice: Dice,
         progress: Callable[[int], None] = lambda done: None,
+        replica: type[Replica] = Replica,
     ) -> None:
         self._fleet = fleet
         self._turns = workload.turns
@@ -178,7 +179,7 @@ class SimulatedFleet:
         self.names = [f"engine-{i}" for i in range(len(self._kinds))]
         self._spread = dice("replicas")
         self.replicas = [
-            Replica(i, self.names, fleet, workload.block_tokens, policy_instance(), dice(f"replica {i}")) for i in range(fleet.replicas)
+            replica(i, self.names, fleet, workload.block_tokens, policy_instance(), dice(f"replica {i}")) for i in range(fleet.replicas)
         ]
         self.engines = [self._engine(i, workload.block_tokens) for i in range(len(self._kinds))]
         self._shelves = [SimulatedAdapters(kind.lora_slots, kind.lora_load_s) for kind in self._kinds]

@@ -5,7 +5,7 @@ sequence, part of a block in use, or part of an idle block kept only for reuse; 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 PAGE_TOKENS: Final = 16
@@ -42,6 +42,38 @@ class SimulatedKvCache:
     def used(self) -> int:
         """Pages in use by sequences."""
         return self.total - self.room
+
+    @property
+    def blocks(self) -> Collection[int]:
+        """The cached blocks, in the order in which they came."""
+        return self._users.keys()
+
+    def by_use(self) -> list[int]:
+        """The cached blocks, the least recently used one first."""
+        return [*self._idle, *(block for block, users in self._users.items() if users)]
+
+    def bring(self, blocks: Sequence[int]) -> list[int]:
+        """Take blocks of another cache, the least recently used one first, and the memory for them; returns those that were not cached.
+        `stored` is not called."""
+        brought = [block for block in blocks if block not in self._users]
+        self._users |= dict.fromkeys(brought, 0)
+        self._idle |= OrderedDict.fromkeys(brought)
+        self.total += len(brought) * self.span
+        return brought
+
+    def shrink(self, total: int, due: int = 0) -> list[int]:
+        """Give memory back until `total` pages are left, or those in use and `due` ones that sequences are about to take; returns the
+        evicted blocks. `removed` is not called."""
+        evicted = []
+        while self._idle and self.total - self.free > total:
+            block, _ = self._idle.popitem(last=False)
+            del self._users[block]
+            evicted.append(block)
+            self.free += self.span
+        given = max(0, min(self.free, self.total - total, self.room - due))
+        self.free -= given
+        self.total -= given
+        return evicted
 
     def matched(self, chain: Sequence[int]) -> int:
         """Number of leading blocks of the chain that are cached."""

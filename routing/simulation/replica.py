@@ -185,7 +185,7 @@ class Replica:
             self.load_table.stale(now, self._fleet.signals.every_s + self._fleet.signals.delay_s + STALE_S)
             self._end_slow_starts(now)
         match = self.index.match(turn.chain, now, self._backends)
-        holder = self._sessions.get(turn.session, "") if turn.session else ""
+        holder = self.holder_of(turn)
         pool = self._pool if not not_on else self._pool_now(without=not_on)
         route = place(
             request,
@@ -202,6 +202,10 @@ class Replica:
             held = {backend.id: tokens for backend, tokens in zip(route.backends, route.matched, strict=False)}
             split = consider(request, route.backends, self.load_table, held, self._terms, self._rng)
         return request, for_roles(route, split) if self._halves or split is not None else route, split
+
+    def holder_of(self, turn: TraceRequest) -> str:
+        """The backend of the conversation's last turn; empty for none."""
+        return self._sessions.get(turn.session, "") if turn.session else ""
 
     def has_room(self) -> bool:
         """Whether any backend has room for a request."""

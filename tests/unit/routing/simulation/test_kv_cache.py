@@ -47,3 +47,20 @@ def test_pages_are_conserved(steps: list[tuple[int, int, bool]]) -> None:
 
 def test_pages_round_up() -> None:
     assert [pages(n) for n in (0, 1, 16, 17)] == [0, 1, 1, 2]
+
+
+def test_blocks_of_another_cache_bring_their_memory_and_give_it_back() -> None:
+    cache = SimulatedKvCache(10, 2)
+    cache.release((1, 2), cache.publish((1, 2), cache.admit((), 4)), 4)
+    assert cache.bring((2, 3, 4)) == [3, 4]
+    assert (cache.total, cache.room, cache.matched((3, 4))) == (14, 14, 2)
+    assert cache.by_use() == [2, 1, 3, 4]
+    assert cache.admit((1, 2), 12) == 2, "brought blocks are evicted like others"
+    assert cache.shrink(10) == [4]
+    assert (cache.total, cache.room) == (12, 0), "memory in use stays"
+    cache.release((1, 2), 2, 12)
+    cache.shrink(10, due=11)
+    assert (cache.total, cache.room) == (11, 11), "what is due stays"
+    cache.shrink(10)
+    assert (cache.total, cache.room) == (10, 10)
+    assert list(cache.blocks) == [1, 2]
