@@ -220,7 +220,7 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     yield from _similar_questions(written)
     yield from _judge(written)
     yield from _detectors(written)
-    yield from _traces(written)
+    yield from _packages(written)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
         yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
@@ -290,15 +290,20 @@ def _metrics(written: RawSettings) -> Iterator[Problem]:
         yield written.located.problem(at, "needs a package that is not installed", "pip install 'tidegate[guards]', or write 0")
 
 
-def _traces(written: RawSettings) -> Iterator[Problem]:
-    # other packages of OpenTelemetry may be there without the messages
-    if importlib.util.find_spec("opentelemetry") is not None and importlib.util.find_spec("opentelemetry.proto") is not None:
-        return
-    sections: tuple[Path_, ...] = (("traces",), ("request_log", "otlp"))
-    for at in sections:
-        if written.value(*at) is not None:
-            hint = "pip install 'tidegate[otel]', or remove the section"
-            yield written.located.problem(at, "needs opentelemetry-proto, which is not installed", hint)
+NEEDED: Final = (
+    (("traces",), "opentelemetry.proto", "opentelemetry-proto", "otel"),
+    (("request_log", "otlp"), "opentelemetry.proto", "opentelemetry-proto", "otel"),
+    (("picker",), "grpc", "grpcio", "picker"),
+)
+"""Sections that need a package: the module, the package that has it, and the extra of ours that brings it."""
+
+
+def _packages(written: RawSettings) -> Iterator[Problem]:
+    for at, module, package, extra in NEEDED:
+        above = module.partition(".")[0]  # other packages may fill the folder above
+        if written.value(*at) is not None and (importlib.util.find_spec(above) is None or importlib.util.find_spec(module) is None):
+            hint = f"pip install 'tidegate[{extra}]', or remove the section"
+            yield written.located.problem(at, f"needs {package}, which is not installed", hint)
 
 
 def _fleet(written: RawSettings) -> Iterator[Problem]:
@@ -411,12 +416,18 @@ def _policies(written: RawSettings, folder: Path) -> Iterator[Problem]:
 
 
 def _tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    for section in ("data", "picker"):
+        yield from _own_certificate(written, (section, "tls"), folder)
+
+
+def _own_certificate(written: RawSettings, section: Path_, folder: Path) -> Iterator[Problem]:
     problems = []
-    files = {key: written.text("data", "tls", key) for key in ("certificate", "private_key")}
+    keys = ("certificate", "private_key", "client_ca")
+    files = {key: file for key in keys if (file := written.text(*section, key))}
     for key, file in files.items():
-        if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
-            problems.append(written.located.problem(("data", "tls", key), f"{file!r} is no file that can be read", "name a PEM file"))
-    if all(files.values()) and not problems:
+        if not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
+            problems.append(written.located.problem((*section, key), f"{file!r} is no file that can be read", "name a PEM file"))
+    if "certificate" in files and "private_key" in files and not problems:
         try:
             # an empty password, because OpenSSL would ask the terminal for one otherwise
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
@@ -424,9 +435,7 @@ def _tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
             )
         except (ssl.SSLError, OSError, ValueError):
             message = "the certificate and its private key cannot be used together"
-            problems.append(
-                written.located.problem(("data", "tls"), message, "name a PEM chain and the key it was made for, not encrypted")
-            )
+            problems.append(written.located.problem(section, message, "name a PEM chain and the key it was made for, not encrypted"))
     yield from problems
 
 
