@@ -3,6 +3,8 @@
 `contradictions` makes all of them; `disaggregation_problems` is the part for a pool with `disaggregation`: roles without their
 counterparts, fields of other dialects. The checks look at the text as written (`RawSettings`), valid or not, so that one mistake never
 hides another. They read the file system, never the network.
+
+Size: a check is a few lines, and there is one for each way in which settings contradict each other.
 """
 
 import importlib.util
@@ -20,6 +22,7 @@ from backends.load_reports import MAX_RANKS
 from domain.ask import Endpoint
 from domain.membership import LoadPush
 from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
+from gateway.config.picker import PickerSettings
 from gateway.config.trust import CertificateError, TlsFiles, engine_context
 from policies.load import suggestion
 from policies.yaml.located import Located
@@ -139,6 +142,7 @@ def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
     """Every problem across fields, and between fields and this machine; relative paths start at `folder`."""
     checks = (
         _listeners,
+        _picker,
         _own_ports,
         _callers,
         _store,
@@ -167,6 +171,22 @@ def _listeners(written: RawSettings) -> Iterator[Problem]:
         yield written.located.problem(
             at, f"the data port {data} and the admin port {admin} would share a socket", "give them different ports"
         )
+
+
+def _picker(written: RawSettings) -> Iterator[Problem]:
+    """Refuses a picker on the port of another listener: with SO_REUSEPORT each would get some of the other's connections."""
+    if not isinstance(written.value("picker"), Mapping):
+        return
+    bind = written.text("picker", "bind") or PickerSettings.model_fields["bind"].default
+    for name in ("data", "admin"):
+        other = written.text(name, "bind")
+        try:
+            same_socket = clash(split_address(bind), split_address(other))
+        except ValueError:
+            continue  # the field itself says so
+        if same_socket:
+            message = f"the endpoint picker {bind} and the {name} port {other} would share a socket"
+            yield written.located.problem(("picker", "bind"), message, "give them different ports")
 
 
 def _own_ports(written: RawSettings) -> Iterator[Problem]:

@@ -76,7 +76,7 @@ class Pick(Protocol):
         ...
 
     def over(self) -> None:
-        """Give the load back; idempotent. An answer that is not over was cut."""
+        """The proxy tells no more: give the load back; idempotent. Of an answer whose body it shows, the end was not seen."""
         ...
 
 
@@ -123,12 +123,14 @@ class EndpointPicker:
         call = call_for(ask, placement, model_asked(deps.dialects[pool.name], pool.model, ""), head, story, deps)
         sent = call.body if ask.include_usage or not ask.stream else without_usage(call.body)
         endpoints = tuple([self._endpoint(backend) for backend in route.backends[: 1 + self._fallbacks]])
-        return _PickedRequest(ask, placement, story, deps, endpoints, call.path, sent, sees_answer=sees_answer)
+        return _PickedRequest(ask, placement, story, deps, _Sent(endpoints, call.path, sent), sees_answer=sees_answer)
 
     def _interpret(self, endpoint: Endpoint, head: RequestHead, body: bytes, story: Story) -> tuple[Ask, ModelRule]:
         """The checked request, and the rule of its model in the tenant's policy; what is known of it is written into the Story."""
         deps, facts, headers = self._deps, story.asked, head.headers
         check_type(headers.get(b"content-type", b""), endpoint)
+        if head.coding:
+            raise Fault(Kind.UNSUPPORTED_MEDIA, f"{NOT_HERE} its body is compressed. Send it as it is.")
         policies = deps.live.policies
         policy = policies.for_tenant(self._caller.tenant)
         caps = USUAL_CAPS if policy is None else policy.widest_caps
@@ -239,26 +241,24 @@ def status_of(fault: Fault) -> tuple[int, str]:
     return 0, NOBODY if fault.kind is Kind.NO_BACKEND else DEFECT if fault.kind is Kind.INTERNAL else REFUSED
 
 
+class _Sent(msgspec.Struct, frozen=True):
+    """What the proxy is to send, and where."""
+
+    endpoints: tuple[str, ...]
+    path: str
+    body: bytes
+
+
 class _PickedRequest:
     """A request on its engine, as far as the proxy tells of it."""
 
-    def __init__(
-        self,
-        ask: Ask,
-        placement: Placement,
-        story: Story,
-        deps: Deps,
-        endpoints: tuple[str, ...],
-        path: str,
-        body: bytes,
-        *,
-        sees_answer: bool,
-    ) -> None:
-        self.endpoints, self.path, self.body = endpoints, path, body
+    def __init__(self, ask: Ask, placement: Placement, story: Story, deps: Deps, sent: _Sent, *, sees_answer: bool) -> None:
+        self.endpoints, self.path, self.body = sent.endpoints, sent.path, sent.body
         self._ask, self._placement, self._story, self._deps = ask, placement, story, deps
         self._sees_answer = sees_answer
         self._tap: StreamTap | PlainTap | None = None
         self._fault: Fault | None = None
+        self._answered = False
         self._is_over = False
         self._enter(placement.route.ranked[0][0])
 
@@ -283,6 +283,7 @@ class _PickedRequest:
             fault = Fault(Kind.CONNECT_FAILED, "The proxy went on to another engine.")
             note_outcome(self._deps.live, self._backend, "", fault, self._story.own_id, self._deps.clock(), self._deps.rng)
             self._enter(self._placement.route.ranked[at][0])
+        self._answered = True
         self._story.settled.status = status
         self._fault = outcome_of(status, headers)
         facts = self._story.attempt = AttemptFacts()
@@ -327,6 +328,8 @@ class _PickedRequest:
 
     def over(self) -> None:
         """See `Pick`."""
+        if self._answered and not self._sees_answer:
+            self.whole()  # of an answer whose body is not shown the end of the stream is all that tells the end
         self._end(self._fault or Fault(Kind.CLIENT_GONE, "The proxy ended the request before its answer was over."))
 
     def _end(self, fault: Fault | None) -> None:

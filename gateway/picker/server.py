@@ -15,7 +15,7 @@ import structlog
 
 from gateway.config.picker import PickerSettings
 from gateway.picker import messages
-from gateway.picker.conversation import Conversation, HeldBytes, OutOfTurnError, Picks
+from gateway.picker.stream import PickingStream, HeldBytes, OutOfTurnError, Picks
 
 log = structlog.get_logger("tidegate.picker")
 
@@ -34,7 +34,7 @@ class PickerServer:
     """
 
     def __init__(self, settings: PickerSettings, picks: Picks, log_defect: Callable[[BaseException, str], None], base_dir: Path) -> None:
-        self._settings = settings
+        self.settings: Final = settings
         self._picks = picks
         self._log_defect = log_defect
         self._base_dir = base_dir
@@ -42,9 +42,14 @@ class PickerServer:
         self._draining = False
         self._server: Any = None
 
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.settings.bind
+
     async def start(self) -> None:
         """Listen. Raises OSError: the address is taken, or a file of TLS cannot be read."""
-        settings = self._settings
+        settings = self.settings
         server = self._server = grpc.aio.server(
             options=(
                 ("grpc.so_reuseport", 1),
@@ -75,7 +80,7 @@ class PickerServer:
         log.info("endpoint picker listens", address=settings.bind, tenant=settings.tenant, tls=settings.tls is not None)
 
     def _credentials(self) -> Any:
-        read: Mapping[str, bytes] = {name: (self._base_dir / file).read_bytes() for name, file in self._settings.tls_files.items()}
+        read: Mapping[str, bytes] = {name: (self._base_dir / file).read_bytes() for name, file in self.settings.tls_files.items()}
         authority = read.get("client_ca")
         pairs = ((read["private_key"], read["certificate"]),)
         return grpc.ssl_server_credentials(pairs, root_certificates=authority, require_client_auth=authority is not None)
@@ -89,21 +94,21 @@ class PickerServer:
 
     async def _process(self, _messages: Any, context: Any) -> None:
         """One stream of messages. Reads and writes by hand: a generator of answers would outlive a stream that is cut while it waits."""
-        conversation = Conversation(self._picks, self._held)
+        stream = PickingStream(self._picks, self._held)
         try:
-            while not conversation.refused and (message := await context.read()) is not grpc.aio.EOF:
+            while not stream.refused and (message := await context.read()) is not grpc.aio.EOF:
                 try:
-                    answers = await conversation.take(message)
+                    answers = await stream.take(message)
                 except OutOfTurnError as error:
                     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
                     return
                 except Exception as error:  # noqa: BLE001 - a defect must not take the connection, and with it other requests
                     self._log_defect(error, "picker")
-                    answers = conversation.failed()
+                    answers = stream.failed(message)
                 for answer in answers:
                     await context.write(answer)
         finally:
-            conversation.over()
+            stream.over()
 
     async def _check(self, request: Any, _context: Any) -> Any:
         """The health of a service of `HEALTH_NAMES`."""

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from backends.simengine import SimEngine, SimSettings
-from tests.e2e.test_serve import SETTINGS, Served, serving
-from tests.engines.processes import ROOT, Process, engine_home, free_port, start, stopping
-from tests.timing import HANG_S, until
+from tests.e2e.test_serve import SETTINGS, serving
+from tests.engines.processes import ROOT, free_port, start, stopping
+from tests.timing import HANG_S
 
 pytestmark = pytest.mark.client
 
@@ -58,7 +58,7 @@ async def envoy(home: Path, ports: dict[str, int], **changed: Any) -> AsyncItera
         yield url
 
 
-async def test_slice(tmp_path: Path) -> None:
+async def slice_(tmp_path: Path) -> None:
     async with SimEngine(SIM) as one, SimEngine(SIM) as two:
         port = free_port()
         ports = {"10000": free_port(), "9002": port, "8000": one.port}
@@ -74,10 +74,10 @@ async def test_slice(tmp_path: Path) -> None:
                     async for line in r.aiter_lines():
                         break
                     print((await client.get(served.admin + "/backends")).json())
-                    t=time.monotonic()
+                    t = time.monotonic()
                     async for line in r.aiter_lines():
                         pass
-                    print("stream took", time.monotonic()-t)
+                    print("stream took", time.monotonic() - t)
                 print((await client.get(served.admin + "/backends")).json()["backends"][0])
                 r = await client.post(url + "/v1/chat/completions", json={**body, "model": "nope"})
                 print(r.status_code, r.headers, r.text)

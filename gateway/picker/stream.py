@@ -1,6 +1,6 @@
 """One stream of Envoy's external processing: a request and its answer, told message by message; the answers to the messages.
 
-Sans-io: `Conversation.take` gets a message and returns those to send back. The pick is made once the whole body is there, however it comes:
+Sans-io: `PickingStream.take` gets a message and returns those to send back. The pick is made once the whole body is there, however it comes:
 
 - `BUFFERED`: the proxy sends the body in one message, after its head was answered. The choice goes back with the body.
 - `FULL_DUPLEX_STREAMED`: pieces come at once, and nothing is answered before the last one; then head and body go back, the body in pieces.
@@ -55,7 +55,7 @@ class HeldBytes:
         self.held = 0
 
 
-class Conversation:
+class PickingStream:
     """One request of the proxy, from its head to the end of its answer."""
 
     def __init__(self, picks: Picks, held: HeldBytes) -> None:
@@ -93,7 +93,8 @@ class Conversation:
             return [*await self._chosen(ends=False), *([] if self.refused else [ProcessingResponse(request_trailers={})])]
         if self._pick is None:
             return [_empty(turn)]  # an answer of the proxy's own, to a request that was not complete
-        return self._take_answer(turn, message, self._pick)
+        self._tell(turn, message, self._pick)
+        return self._passed(turn, message)
 
     async def _take_head(self, message: Any) -> list[Any]:
         if self._head is not None:
@@ -106,7 +107,7 @@ class Conversation:
         self._request_id = self._head.request_id() or ""
         self._subset = _subset(message.metadata_context)
         if message.request_headers.end_of_stream:
-            return await self._chosen(ends=True)
+            return (await self._chosen(ends=True))[:1]  # there is no body to answer
         if self._mode not in (BUFFERED, FULL_DUPLEX_STREAMED):
             mode = BODY_MODES[self._mode] if self._mode < len(BODY_MODES) else str(self._mode)
             raise OutOfTurnError(f"the proxy has request_body_mode: {mode}; set FULL_DUPLEX_STREAMED, or BUFFERED")
@@ -142,7 +143,7 @@ class Conversation:
         self._picks.count(PICKED)
         changed = pick.body != whole
         common = _choice(pick, self._head.path, changed=changed)
-        if self._mode == BUFFERED:
+        if self._mode == BUFFERED and self._size:
             if changed:
                 common["body_mutation"] = {"body": pick.body}
             return [ProcessingResponse(request_body={"response": common}, dynamic_metadata=_metadata(pick))]
@@ -153,23 +154,25 @@ class Conversation:
             *[_streamed("request_body", piece, ends=ends and at == last) for at, piece in enumerate(pieces)],
         ]
 
-    def _take_answer(self, turn: str, message: Any, pick: Pick) -> list[Any]:
+    def _tell(self, turn: str, message: Any, pick: Pick) -> None:
+        """Tell the pick of a part of its answer."""
         if turn == "response_headers":
             headers = _headers(message.response_headers.headers)
             status = headers.get(b":status", b"")
             pick.answered(int(status) if status.isdigit() else 0, headers, _served(message.metadata_context))
-            if message.response_headers.end_of_stream:
-                pick.whole()
-            return [_empty(turn)]
-        if turn == "response_trailers":
+            ends = message.response_headers.end_of_stream
+        elif turn == "response_body":
+            pick.feed(message.response_body.body)
+            ends = message.response_body.end_of_stream
+        else:
+            ends = True
+        if ends:
             pick.whole()
-            return [_empty(turn)]
-        piece = message.response_body
-        pick.feed(piece.body)
-        if piece.end_of_stream:
-            pick.whole()
-        if self._answer_mode == FULL_DUPLEX_STREAMED:
-            return [_streamed(turn, piece.body, ends=piece.end_of_stream)]
+
+    def _passed(self, turn: str, message: Any) -> list[Any]:
+        """Lets a part of the answer go on as it came."""
+        if turn == "response_body" and self._answer_mode == FULL_DUPLEX_STREAMED:
+            return [_streamed(turn, message.response_body.body, ends=message.response_body.end_of_stream)]
         return [_empty(turn)]
 
     def _refusal(self, fault: Fault) -> list[Any]:
@@ -188,11 +191,14 @@ class Conversation:
         }
         return [ProcessingResponse(immediate_response=immediate)]
 
-    def failed(self) -> list[Any]:
-        """The answer to a request in which something failed here; nothing where its answer may be under way already."""
-        if self._pick is not None or self.refused:
+    def failed(self, message: Any) -> list[Any]:
+        """The answers to a message over which something failed here: a 500 for the caller where no engine is chosen yet. Later nothing
+        depends on us any more, and the answer passes.
+        """
+        turn = message.WhichOneof("request")
+        if self._pick is not None and turn.startswith("response_"):
             self._picks.count(DEFECT)
-            return []
+            return self._passed(turn, message)
         return self._refusal(Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id."))
 
     def over(self) -> None:
