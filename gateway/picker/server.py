@@ -15,7 +15,7 @@ import structlog
 
 from gateway.config.picker import PickerSettings
 from gateway.picker import messages
-from gateway.picker.stream import PickingStream, HeldBytes, OutOfTurnError, Picks
+from gateway.picker.stream import HeldBytes, OutOfTurnError, PickingStream, Picks
 
 log = structlog.get_logger("tidegate.picker")
 

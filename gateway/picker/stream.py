@@ -1,6 +1,7 @@
 """One stream of Envoy's external processing: a request and its answer, told message by message; the answers to the messages.
 
-Sans-io: `PickingStream.take` gets a message and returns those to send back. The pick is made once the whole body is there, however it comes:
+Sans-io: `PickingStream.take` gets a message and returns those to send back. The pick is made once the whole body is there, however it
+comes:
 
 - `BUFFERED`: the proxy sends the body in one message, after its head was answered. The choice goes back with the body.
 - `FULL_DUPLEX_STREAMED`: pieces come at once, and nothing is answered before the last one; then head and body go back, the body in pieces.

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from domain.faults import Fault, Kind
 from gateway.http.edge.head import RequestHead
-from gateway.picker.stream import DESTINATION, PIECE_BYTES, PickingStream, HeldBytes, OutOfTurnError
 from gateway.picker.messages import BUFFERED, FULL_DUPLEX_STREAMED, NONE, STREAMED, ProcessingRequest
+from gateway.picker.stream import DESTINATION, PIECE_BYTES, HeldBytes, OutOfTurnError, PickingStream
 
 HEAD = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json", "x-request-id": "theirs-1"}
 SUBSET = "x-gateway-destination-endpoint-subset"
