@@ -33,7 +33,7 @@ SHARED = "The same long beginning of a conversation. " * 100
 
 def envoy_config(ports: dict[int, int], **changed: Any) -> dict[str, Any]:
     """The page's configuration with other ports, and further values of the filter."""
-    (text,) = re.findall(r"```yaml\n(static_resources:.*?)```", PAGE.read_text(), re.DOTALL)
+    (text,) = re.findall(r"```yaml as=other\n(static_resources:.*?)```", PAGE.read_text(), re.DOTALL)
     for shown, port in ports.items():
         assert f"port_value: {shown}" in text
         text = text.replace(f"port_value: {shown}", f"port_value: {port}")
