@@ -123,7 +123,7 @@ class EndpointPicker:
         call = call_for(ask, placement, model_asked(deps.dialects[pool.name], pool.model, ""), head, story, deps)
         sent = call.body if ask.include_usage or not ask.stream else without_usage(call.body)
         endpoints = tuple([self._endpoint(backend) for backend in route.backends[: 1 + self._fallbacks]])
-        return _PickedRequest(ask, placement, story, deps, _Sent(endpoints, call.path, sent), sees_answer=sees_answer)
+        return _PickedRequest(ask, placement, story, deps, _EngineRequest(endpoints, call.path, sent), sees_answer=sees_answer)
 
     def _interpret(self, endpoint: Endpoint, head: RequestHead, body: bytes, story: Story) -> tuple[Ask, ModelRule]:
         """The checked request, and the rule of its model in the tenant's policy; what is known of it is written into the Story."""
@@ -241,7 +241,7 @@ def status_of(fault: Fault) -> tuple[int, str]:
     return 0, NOBODY if fault.kind is Kind.NO_BACKEND else DEFECT if fault.kind is Kind.INTERNAL else REFUSED
 
 
-class _Sent(msgspec.Struct, frozen=True):
+class _EngineRequest(msgspec.Struct, frozen=True):
     """What the proxy is to send, and where."""
 
     endpoints: tuple[str, ...]
@@ -252,7 +252,7 @@ class _Sent(msgspec.Struct, frozen=True):
 class _PickedRequest:
     """A request on its engine, as far as the proxy tells of it."""
 
-    def __init__(self, ask: Ask, placement: Placement, story: Story, deps: Deps, sent: _Sent, *, sees_answer: bool) -> None:
+    def __init__(self, ask: Ask, placement: Placement, story: Story, deps: Deps, sent: _EngineRequest, *, sees_answer: bool) -> None:
         self.endpoints, self.path, self.body = sent.endpoints, sent.path, sent.body
         self._ask, self._placement, self._story, self._deps = ask, placement, story, deps
         self._sees_answer = sees_answer

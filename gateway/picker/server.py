@@ -22,6 +22,7 @@ log = structlog.get_logger("tidegate.picker")
 ROOM_BYTES: Final = 1024**2
 """Bytes of a message beside the body in it: a head, and the proxy's metadata."""
 CANNOT_LISTEN: Final = "cannot listen on"
+MOST_WARNINGS: Final = 16
 HEALTH_NAMES: Final = ("", "liveness", "readiness", messages.SERVICE)
 """The services that a proxy may ask the health of; all but `liveness` say whether requests are taken."""
 
@@ -40,6 +41,7 @@ class PickerServer:
         self._base_dir = base_dir
         self._held = HeldBytes(settings.max_body_bytes, settings.held_bytes)
         self._draining = False
+        self._warned: set[str] = set()
         self._server: Any = None
 
     @property
@@ -100,6 +102,7 @@ class PickerServer:
                 try:
                     answers = await stream.take(message)
                 except OutOfTurnError as error:
+                    self._warn(str(error))
                     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
                     return
                 except Exception as error:  # noqa: BLE001 - a defect must not take the connection, and with it other requests
@@ -109,6 +112,12 @@ class PickerServer:
                     await context.write(answer)
         finally:
             stream.over()
+
+    def _warn(self, reason: str) -> None:
+        """Log what is wrong with a proxy, each reason once: it says so with every request."""
+        if reason not in self._warned and len(self._warned) < MOST_WARNINGS:
+            self._warned.add(reason)
+            log.warning("a proxy cannot be served by the endpoint picker", reason=reason)
 
     async def _check(self, request: Any, _context: Any) -> Any:
         """The health of a service of `HEALTH_NAMES`."""

@@ -41,7 +41,14 @@ def envoy_config(ports: dict[int, int], **changed: Any) -> dict[str, Any]:
     manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     processor = manager["http_filters"][0]["typed_config"]
     processor["processing_mode"].update(changed.pop("processing_mode", {}))
+    subset = changed.pop("subset", None)
     processor.update(changed)
+    if subset is not None:  # another filter says among which engines the picker may choose
+        namespace = "envoy.lb.subset_hint"
+        processor["metadata_options"] = {"forwarding_namespaces": {"untyped": [namespace]}}
+        hint = {"metadata_namespace": namespace, "value": {"x-gateway-destination-endpoint-subset": subset}}
+        setter = {"@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config", "metadata": [hint]}
+        manager["http_filters"].insert(0, {"name": "envoy.filters.http.set_metadata", "typed_config": setter})
     return config
 
 
@@ -186,6 +193,14 @@ async def test_requests_reach_engines_as_the_picker_says(tmp_path: Path) -> None
         assert (await stand.client.post(CHAT, json=chat(), headers=elsewhere)).status_code == 200
         assert sum(stand.received) == sum(before) + 1
         assert (await stand.picks())["picked"] == 28.0
+
+        async with stand.envoy(subset=[f"127.0.0.1:{stand.engines[1].port}"]):
+            before = stand.received
+            for number in range(6):
+                assert (await stand.chat(f"{number} again")).status_code == 200
+            assert stand.received == [before[0], before[1] + 6]
+        async with stand.envoy(subset=[]):
+            assert (await stand.chat()).status_code == 503
 
 
 async def test_a_stream_counts_until_its_end_in_every_mode(tmp_path: Path) -> None:
