@@ -288,6 +288,9 @@ bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, si
 bench-plan: $(VENV)/.dev ## whether plans of fleets hold on unseen traffic, and how far they move with their assumptions, simulated
 	$(BIN)/python -m bench.plan
 
+bench-picker: $(VENV)/.dev $(PICKER)/.made ## what the endpoint picker adds to a request through Envoy, beside Envoy alone and Tidegate as the proxy
+	$(BIN)/python -m bench.picker
+
 bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.fleet.holding $(if $(TRACES),--traces $(TRACES))
 

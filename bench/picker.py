@@ -1,8 +1,8 @@
-"""What the endpoint picker adds to a request, in latency: `python -m bench.picker` (`make test-picker` installs Envoy).
+"""What the endpoint picker adds to a request, in latency: `make bench-picker`.
 
-Requests go one after the other, and the ways take turns, so that they see the same machine: to the engine, through Envoy alone, through Envoy
-that asks Tidegate's picker, and through Tidegate as the proxy. Two simulated engines answer at once. The processes share the machine with
-whatever else runs there.
+Requests go one after the other, and the ways take turns, so that they see the same machine: to the engine, through Envoy alone, through
+Envoy that asks Tidegate's picker, and through Tidegate as the proxy. Two simulated engines answer at once. The processes share the machine
+with whatever else runs there.
 """
 
 import argparse

@@ -77,7 +77,8 @@ class PickerServer:
             else:
                 server.add_secure_port(settings.bind, self._credentials())
         except RuntimeError as error:
-            raise OSError(f"the endpoint picker {CANNOT_LISTEN} {settings.bind}: {error}") from None
+            reason = "the port is taken, or the address is not one of this host"
+            raise OSError(f"the endpoint picker {CANNOT_LISTEN} {settings.bind} (picker.bind): {reason} ({error})") from None
         await server.start()
         log.info("endpoint picker listens", address=settings.bind, tenant=settings.tenant, tls=settings.tls is not None)
 

@@ -125,7 +125,9 @@ class PickingStream:
             return self._refusal(Fault(Kind.OVERLOADED, "Too many large requests are under way. Send the request again."))
         held.held += len(piece.body)
         self._body.append(piece.body)
-        return await self._chosen(ends=True) if piece.end_of_stream else []
+        if piece.end_of_stream or self._mode == BUFFERED:  # where trailers follow, a body that is whole does not end the stream
+            return await self._chosen(ends=True)
+        return []
 
     async def _chosen(self, *, ends: bool) -> list[Any]:
         """The answers to a request that is complete: the choice, or the refusal.

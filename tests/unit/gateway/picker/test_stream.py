@@ -167,6 +167,14 @@ def test_nothing_is_left_wherever_the_stream_ends(stop: int, mode: int, answer: 
     asyncio.run(run())
 
 
+async def test_a_whole_body_is_answered_before_its_trailers() -> None:
+    """Envoy sends the trailers of a request only once its body was answered."""
+    picker = Picker()
+    _, answers = await answers_to(picker, head(BUFFERED), body(b"{}", ends=False), ProcessingRequest(request_trailers={}))
+    assert [answer.WhichOneof("response") for answer in answers] == ["request_headers", "request_body", "request_trailers"]
+    assert len(picker.asked) == 1
+
+
 async def test_a_changed_body_brings_its_length_and_another_path_is_told() -> None:
     picker = Picker(writes=b'{"model":"engine"}')
     _, (first, answer) = await answers_to(picker, head(BUFFERED, headers={**HEAD, ":path": "/v1/chat/completions/?x=1"}), body(b"{}"))
