@@ -5,6 +5,7 @@ from gateway.cli.connection import GatewayOptions
 from gateway.cli.printing import OutputOptions
 
 _COLUMNS = ("pool", "present", "up", "wanted", "busy", "why")
+_BY_ROLE = ("pool", "role", *_COLUMNS[1:])
 
 
 def scaling(gateway: GatewayOptions, output: OutputOptions) -> None:
@@ -18,4 +19,5 @@ def scaling(gateway: GatewayOptions, output: OutputOptions) -> None:
         }
         for pool in pools
     ]
-    output.show(rows, _COLUMNS, pools)
+    halves = any(pool["role"] != "both" for pool in pools)
+    output.show(rows, _BY_ROLE if halves else _COLUMNS, pools)

@@ -408,7 +408,15 @@ class AdminApiRun:
             queues=WorkersQueues(self._run_dir),
             guards=WorkersGuards(self._run_dir),
             requests=self._requests.log if self._requests is not None else None,
-            scaling=PoolScaling({pool.name: pool.scale for pool in settings.pools}, time.monotonic),
+            scaling=PoolScaling(
+                {pool.name: pool.scale for pool in settings.pools},
+                time.monotonic,
+                {
+                    pool.name: {role: written.bounds for role, written in pool.scale_roles.items()}
+                    for pool in settings.pools
+                    if pool.disaggregation is not None
+                },
+            ),
             charts=self._charts,
             docs_url=settings.public_docs,
         )

@@ -1,14 +1,20 @@
 """How many backends each pool should have, with the figures that say so."""
 
+from typing import Final
+
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from domain.membership import Role
 from gateway.admin.call import answer
 from gateway.admin.describe import READ_ERRORS, Asking
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import RETRY, AdminProblem
 from gateway.telemetry.scaling_gauges import PoolScale
+
+UNASKED: Final = "the pool has no section scale"
+UNASKED_ROLE: Final = "the pool's scale_roles has no section {}"
 
 router = APIRouter(route_class=GuardedRoute, tags=["Backends"])
 
@@ -27,9 +33,10 @@ class ScaleFigures(BaseModel):
 
 
 class PoolScaleShown(BaseModel):
-    """One pool."""
+    """One pool, or its engines of one role where they compute prompts for each other."""
 
     pool: str
+    role: Role = Field(description="`both`: engines that serve whole requests.")
     present: int = Field(description="Backends that do not drain, those that start or are down counted.")
     up: int
     wanted: int | None = Field(description="Backends that are recommended; null for a pool without a section `scale`.")
@@ -63,6 +70,7 @@ def _shown(one: PoolScale) -> PoolScaleShown:
     load, scale, wanted = one.load, one.scale, one.wanted
     return PoolScaleShown(
         pool=one.pool,
+        role=load.role,
         present=load.backends,
         up=load.up,
         wanted=None if wanted is None else wanted.wanted,
@@ -72,7 +80,7 @@ def _shown(one: PoolScale) -> PoolScaleShown:
         min=None if scale is None else scale.min,
         max=None if scale is None else scale.max,
         scale_in_in_s=0.0 if wanted is None else round(wanted.settles_s, 1),
-        why="the pool has no section scale" if wanted is None else wanted.why,
+        why=(UNASKED if load.role == "both" else UNASKED_ROLE.format(load.role)) if wanted is None else wanted.why,
         figures=ScaleFigures(
             running=load.running,
             waiting=load.waiting,

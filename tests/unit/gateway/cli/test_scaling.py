@@ -10,6 +10,6 @@ def test_the_recommendation_is_told_in_words(tmp_path: Path) -> None:
         shown = port.run("scaling")
         assert shown.exit_code == 0, shown.output
         assert "the pool has no backend" in shown.stdout
-        chat, bare = port.json("scaling")
+        chat, bare, *_ = port.json("scaling")
         assert (chat["pool"], chat["present"], chat["wanted"]) == ("chat", 0, 2)
         assert bare["wanted"] is None
