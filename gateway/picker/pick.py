@@ -286,6 +286,9 @@ class _PickedRequest:
         self._answered = True
         self._story.settled.status = status
         self._fault = outcome_of(status, headers)
+        if self._fault is not None:
+            self._end(self._fault)  # now, before the proxy passes it on: the caller's next request must know
+            return
         facts = self._story.attempt = AttemptFacts()
         if self._placement.route.why != ALONE or self._in_flight.limiter is not None:
             facts.on_begun = self._in_flight.begun

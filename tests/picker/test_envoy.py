@@ -231,7 +231,12 @@ async def test_a_stream_counts_until_its_end_in_every_mode(tmp_path: Path) -> No
 
 
 async def test_dead_engines_are_left_out_and_a_dead_picker_fails_requests_or_lets_them_pass(tmp_path: Path) -> None:
-    async with standing(tmp_path, SIM, SIM) as stand, stand.envoy() as strict, stand.envoy(failure_mode_allow=True) as lenient:
+    buffered = {"request_body_mode": "BUFFERED", "request_trailer_mode": "SKIP"}
+    async with (
+        standing(tmp_path, SIM, SIM) as stand,
+        stand.envoy() as strict,
+        stand.envoy(failure_mode_allow=True, processing_mode=buffered) as lenient,
+    ):
         await stand.ends[1].aclose()
         statuses = [(await stand.chat(f"{number} " * 100)).status_code for number in range(30)]
         assert statuses.count(503) <= 2  # until a request or a poll has told

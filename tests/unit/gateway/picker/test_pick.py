@@ -219,6 +219,19 @@ async def test_an_answer_that_is_cut_teaches_nothing_and_blames_no_engine() -> N
     assert not world.deps.live.breakers.troubled
 
 
+async def test_a_failure_counts_at_once_and_not_only_when_the_stream_is_over() -> None:
+    """The proxy passes the failure on, and ends its stream with us some time later: the caller's next request must know by then."""
+    world = Picking()
+    pick = await world.pick(headers={b"x-request-id": b"theirs-8"})
+    pick.answered(503, {}, "")
+    assert sum(world.in_flight.values()) == 0
+    found = world.deps.decisions.find("theirs-8", "acme")
+    assert found is not None
+    assert found.ended is not None
+    assert (found.ended.outcome, found.ended.status) == ("connect_failed", 503)
+    pick.over()
+
+
 async def test_how_a_request_ended_is_in_its_explanation() -> None:
     world = Picking()
     pick = await world.pick(headers={b"x-request-id": b"theirs-7"})
