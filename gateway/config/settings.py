@@ -29,6 +29,7 @@ from gateway.config.guards import GuardSettings
 from gateway.config.judge import FeedbackSettings, JudgeSettings
 from gateway.config.listeners import AdminSettings, DataSettings, Seconds, Tls
 from gateway.config.metrics import ConsoleSettings, MetricsSettings
+from gateway.config.picker import PickerSettings
 from gateway.config.pools import PoolSettings, Region, checked_networks
 from gateway.config.request_log import RequestLogSettings
 from gateway.config.secrets import File, SecretReference, SecretSettings
@@ -401,6 +402,9 @@ class Settings(Strict):
     console: ConsoleSettings = Field(default=ConsoleSettings(), description="Where the console's page Charts reads from.")
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
     traces: TraceSettings | None = Field(default=None, description="Traces of requests, sent to OTLP receivers; null for none.")
+    picker: PickerSettings | None = Field(
+        default=None, description="The endpoint picker, which proxies ask over Envoy's ext_proc where a request is to go; null for none."
+    )
     docs_url: DocsUrl | None = Field(
         default=None,
         description="Address of these pages: messages that name a page name it below this address. Null: the pages installed beside the "

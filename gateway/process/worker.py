@@ -80,6 +80,7 @@ from gateway.wiring.guards import GuardDetectors
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.judge import JudgeEnds, judge_for
 from gateway.wiring.limits import LimitBooks, channel_for
+from gateway.wiring.picker import picker_for
 from gateway.wiring.priors import priors_for
 from gateway.wiring.request_log import captures_for
 from gateway.wiring.requests import answer_samples_for, deps_for
@@ -234,13 +235,18 @@ class _Worker:
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
             settle_memory()
             connections, server = await self._listen(deps)
+            picker = await picker_for(self._settings, deps, self._metrics.count_pick)
             self._state = "ready"
             self._slot.ready()
             broken = await first_to_end(stop, loops)
             self._state = "draining"
             leaving = asyncio.create_task(self._leave_copy(deps))
-            await drain(server, connections, deps, self._settings.drain, self._index)
+            limits = self._settings.drain
+            picking = asyncio.create_task(picker.close(limits.accept_s, limits.grace_s)) if picker is not None else None
+            await drain(server, connections, deps, limits, self._index)
             await leaving
+            if picking is not None:
+                await picking
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)

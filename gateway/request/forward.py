@@ -9,6 +9,7 @@ from domain.ask import Ask
 from domain.faults import Fault
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
+from gateway.http.edge.head import RequestHead
 from gateway.placement.place import Placement
 from gateway.queue.preempt import Preempted
 from gateway.request.attempt import Attempt
@@ -36,7 +37,7 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
     adapter, pool = placement.adapter, placement.pool
     engine_model = pool.model if adapter is None else model_asked(deps.dialects[pool.name], pool.model, adapter.served)
     try:
-        call = _call(ask, placement, engine_model, exchange, story, deps)
+        call = call_for(ask, placement, engine_model, exchange.head, story, deps)
     except Fault:
         placement.give_back()
         raise
@@ -93,7 +94,7 @@ def _wrapped(attempt: Attempt, *, first: bool) -> Coroutine[Any, Any, Fault | No
     return attempt.run()
 
 
-def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange, story: Story, deps: Deps) -> Call:
+def call_for(ask: Ask, placement: Placement, engine_model: str, head: RequestHead, story: Story, deps: Deps) -> Call:
     """The call to send to the pool's engines. Raises Fault: a field or an endpoint that they do not support."""
     pool, adapter, endpoint = placement.pool, placement.adapter, ask.endpoint
     dialect = deps.dialects[pool.name]
@@ -108,7 +109,7 @@ def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange,
     if members and priority_class is not None and dialect.priority is not None and endpoint in dialect.priority.endpoints:
         priority = members[priority_class]
     fields = ask.fields if dialect.fields.leaves(ask.names) else fit(dialect.fields, ask)
-    traceparent, tracestate = exchange.head.trace()
+    traceparent, tracestate = head.trace()
     if endpoint.duplex:
         return Call("GET", path, b"", story.own_id, traceparent, tracestate)
     if endpoint.sound == "in":

@@ -53,7 +53,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     facts.endpoint = endpoint.value if translation is None else translation.path
     content_type = head.headers.get(b"content-type", b"")
     if (content_type != JSON_TYPE or endpoint.sound == "in") and not endpoint.duplex:
-        _check_type(content_type, endpoint)
+        check_type(content_type, endpoint)
     policies = deps.live.policies
     policy = policies.by_tenant.get(caller.tenant, policies.everyone)
     caps, bodies, links = (USUAL_CAPS, (), False) if policy is None else (policy.widest_caps, policy.body_caps, policy.may_fetch_images)
@@ -106,7 +106,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     return treated, rule, grant
 
 
-def _check_type(content_type: bytes, endpoint: Endpoint) -> None:
+def check_type(content_type: bytes, endpoint: Endpoint) -> None:
     """Check the type of a body. Raises Fault: UNSUPPORTED_MEDIA."""
     kind = content_type.partition(b";")[0].strip().lower()
     if endpoint.sound == "in":

@@ -127,6 +127,7 @@ DECIDED: Final = ("cost", "session", "match", "fewest requests", "rendezvous", "
 """The deciding factor of a routing decision: `cost` when no other candidate was near, `alone` when there was no other, `nobody` when no
 backend could serve, `room` when there was no time left to wait for a better one, `destination` when an endpoint picker named it; the other
 values are tie-breaks."""
+PICK_OUTCOMES: Final = ("picked", "nobody", "shed", "refused", "defect")
 DESTINATION_OUTCOMES: Final = ("taken", "passed_over", "unknown", "untrusted")
 """What becomes of engines that a request's head names: one took it, none could, none is of the pool, or they do not count."""
 SAID_BY: Final = ("index", "engine")
@@ -503,6 +504,12 @@ DESTINATIONS: Final = Family(
     split_label="outcome",
     split=DESTINATION_OUTCOMES,
 )
+PICKS: Final = Family(
+    "tidegate_picks_total",
+    "Requests for which a proxy asked the endpoint picker for an engine.",
+    split_label="outcome",
+    split=PICK_OUTCOMES,
+)
 LOOKED_UP: Final = Family(
     "tidegate_cache_lookups_total",
     "Requests that the answer cache might have answered, by what it had.",
@@ -676,6 +683,7 @@ FAMILIES: Final = (
     ANSWERS_NOT_JUDGED,
     REFUSED_CONNECTIONS,
     DESTINATIONS,
+    PICKS,
     LOOKED_UP,
     CACHE_BYPASSED,
     CACHE_NOT_KEPT,

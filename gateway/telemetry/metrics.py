@@ -106,6 +106,8 @@ from gateway.telemetry.families import (
     OUTCOMES,
     OVERHEAD,
     OVERHEAD_BOUNDS_S,
+    PICK_OUTCOMES,
+    PICKS,
     PREFIX_TOKENS,
     RATIO_BOUNDS,
     REFUSED_CONNECTIONS,
@@ -354,6 +356,10 @@ class Metrics:
     def count_destination(self, outcome: str) -> None:
         """Counts a request whose head names engines by what became of that, one of `DESTINATION_OUTCOMES`."""
         self._cells[DESTINATIONS.name].cell(())[DESTINATION_OUTCOMES.index(outcome)] += 1
+
+    def count_pick(self, outcome: str) -> None:
+        """Counts a request of the endpoint picker by its outcome, one of `PICK_OUTCOMES`."""
+        self._cells[PICKS.name].cell(())[PICK_OUTCOMES.index(outcome)] += 1
 
     def count_feedback(self, tenant: str, rating: str) -> None:
         """Counts a caller's rating of an answer."""

@@ -224,3 +224,15 @@ def test_languages_are_counted_only_where_the_package_for_it_is_installed(tmp_pa
     assert "metrics.language_share: needs a package that is not installed" in problem
     assert "pip install 'tidegate[guards]'" in problem
     assert found("metrics: {language_share: 0}\n", tmp_path) == []
+
+
+def test_the_picker_needs_grpc_and_a_port_of_its_own(tmp_path, monkeypatch):
+    assert found("picker: {tenant: acme}\n", tmp_path) == []
+    [problem] = found("data: {bind: '0.0.0.0:9002'}\npicker: {tenant: acme}\n", tmp_path)
+    assert "picker.bind: the endpoint picker 127.0.0.1:9002 and the data port 0.0.0.0:9002 would share a socket" in problem
+    [problem] = found("picker: {tenant: acme, tls: {certificate: no.crt, private_key: no.key}}\n", tmp_path)[:1]
+    assert "picker.tls.certificate: 'no.crt' is no file that can be read" in problem
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    [problem] = found("picker: {tenant: acme}\n", tmp_path)
+    assert "picker: needs grpcio, which is not installed" in problem
+    assert "pip install 'tidegate[picker]'" in problem

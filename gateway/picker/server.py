@@ -1,0 +1,128 @@
+"""The gRPC server of the endpoint picker: `ExternalProcessor/Process`, and `Health/Check` as the endpoint picker protocol asks for it.
+
+Every worker listens on the port (SO_REUSEPORT), as on the data port: a proxy opens a connection for each of its threads, and the kernel
+deals them out. What one worker sends, the others hear of as ever (`gateway.placement.shared_load`), so none of them has to pick for all.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from gateway.config.picker import PickerSettings
+from gateway.picker import messages
+from gateway.picker.stream import HeldBytes, OutOfTurnError, PickingStream, Picks
+
+log = structlog.get_logger("tidegate.picker")
+
+ROOM_BYTES: Final = 1024**2
+"""Bytes of a message beside the body in it: a head, and the proxy's metadata."""
+CANNOT_LISTEN: Final = "cannot listen on"
+MOST_WARNINGS: Final = 16
+HEALTH_NAMES: Final = ("", "liveness", "readiness", messages.SERVICE)
+"""The services that a proxy may ask the health of; all but `liveness` say whether requests are taken."""
+
+
+class PickerServer:
+    """Serves proxies until it is closed.
+
+    Args:
+        log_defect: called with an error that is a defect of ours, and the id of its request.
+    """
+
+    def __init__(self, settings: PickerSettings, picks: Picks, log_defect: Callable[[BaseException, str], None], base_dir: Path) -> None:
+        self.settings: Final = settings
+        self._picks = picks
+        self._log_defect = log_defect
+        self._base_dir = base_dir
+        self._held = HeldBytes(settings.max_body_bytes, settings.held_bytes)
+        self._draining = False
+        self._warned: set[str] = set()
+        self._server: Any = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.settings.bind
+
+    async def start(self) -> None:
+        """Listen. Raises OSError: the address is taken, or a file of TLS cannot be read."""
+        settings = self.settings
+        server = self._server = grpc.aio.server(
+            options=(
+                ("grpc.so_reuseport", 1),
+                ("grpc.max_receive_message_length", settings.max_body_bytes + ROOM_BYTES),
+                ("grpc.max_send_message_length", -1),
+            ),
+            maximum_concurrent_rpcs=settings.max_requests,
+        )
+        answer, text = messages.ProcessingResponse.SerializeToString, messages.ProcessingRequest.FromString
+        process = grpc.stream_stream_rpc_method_handler(self._process, text, answer)
+        check = grpc.unary_unary_rpc_method_handler(
+            self._check, messages.HealthCheckRequest.FromString, messages.HealthCheckResponse.SerializeToString
+        )
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(messages.SERVICE, {"Process": process}),
+                grpc.method_handlers_generic_handler(messages.HEALTH_SERVICE, {"Check": check}),
+            )
+        )
+        try:
+            if settings.tls is None:
+                server.add_insecure_port(settings.bind)
+            else:
+                server.add_secure_port(settings.bind, self._credentials())
+        except RuntimeError as error:
+            reason = "the port is taken, or the address is not one of this host"
+            raise OSError(f"the endpoint picker {CANNOT_LISTEN} {settings.bind} (picker.bind): {reason} ({error})") from None
+        await server.start()
+        log.info("endpoint picker listens", address=settings.bind, tenant=settings.tenant, tls=settings.tls is not None)
+
+    def _credentials(self) -> Any:
+        read: Mapping[str, bytes] = {name: (self._base_dir / file).read_bytes() for name, file in self.settings.tls_files.items()}
+        authority = read.get("client_ca")
+        pairs = ((read["private_key"], read["certificate"]),)
+        return grpc.ssl_server_credentials(pairs, root_certificates=authority, require_client_auth=authority is not None)
+
+    async def close(self, accept_s: float, grace_s: float) -> None:
+        """Say for `accept_s` that no more requests are to come, then take none, and cut after `grace_s` what is still under way."""
+        self._draining = True
+        if self._server is not None:
+            await asyncio.sleep(accept_s)
+            await self._server.stop(grace_s)
+
+    async def _process(self, _messages: Any, context: Any) -> None:
+        """One stream of messages. Reads and writes by hand: a generator of answers would outlive a stream that is cut while it waits."""
+        stream = PickingStream(self._picks, self._held)
+        try:
+            while not stream.refused and (message := await context.read()) is not grpc.aio.EOF:
+                try:
+                    answers = await stream.take(message)
+                except OutOfTurnError as error:
+                    self._warn(str(error))
+                    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+                    return
+                except Exception as error:  # noqa: BLE001 - a defect must not take the connection, and with it other requests
+                    self._log_defect(error, "picker")
+                    answers = stream.failed(message)
+                for answer in answers:
+                    await context.write(answer)
+        finally:
+            stream.over()
+
+    def _warn(self, reason: str) -> None:
+        """Log what is wrong with a proxy, each reason once: it says so with every request."""
+        if reason not in self._warned and len(self._warned) < MOST_WARNINGS:
+            self._warned.add(reason)
+            log.warning("a proxy cannot be served by the endpoint picker", reason=reason)
+
+    async def _check(self, request: Any, _context: Any) -> Any:
+        """The health of a service of `HEALTH_NAMES`."""
+        if request.service not in HEALTH_NAMES:
+            return messages.HealthCheckResponse(status=messages.SERVICE_UNKNOWN)
+        serves = request.service == "liveness" or not self._draining
+        return messages.HealthCheckResponse(status=messages.SERVING if serves else messages.NOT_SERVING)
