@@ -13,6 +13,12 @@ with predicted = max(p95 that was measured, tokens that wait / prefill rate of a
 how large the load is, whatever the number of backends is now, so `headroom` is added to them and they alone scale in; the last two say
 that the backends do not suffice. A pool that nothing is known of keeps its number.
 
+Where the pool has a section `predict`, the growth that past days show (`routing/forecast.py`) is a sixth need:
+
+    forecast = min((largest of the first three + growth) / (1 - headroom), `most` * `max`)
+
+It is at least what the first three need, up to its bound, and no need is less for it: a wrong forecast keeps engines that nobody needs, and takes none away.
+
 `PoolLoad` is what is known, `needed` the need, and `ScaleHistory` makes the number that is wanted of it: within `min` and `max`, and less
 than there are now only once nothing more was needed for `scale_in_after_s`.
 """
@@ -26,6 +32,7 @@ from pydantic import Field, model_validator
 
 from domain.strict import Strict
 from routing.fair_queue import QueueBounds
+from routing.forecast import NO_GROWTH, Growth, PredictSettings
 
 DEFICIT: Final = 0.05
 """Share of missed promises that is no reason to scale: promises are mostly made for 95 of 100 requests."""
@@ -33,6 +40,8 @@ MOST_GROWTH: Final = 2.0
 """A long wait at most doubles a pool at once: how long it is says that engines lack, not how many."""
 USUAL_TOKENS: Final = 500
 """Uncached tokens that are assumed of a waiting request where no engine says how many wait."""
+LEAST_GROWTH: Final = 0.5
+"""Backends by which a pool without any has to grow to be started for a forecast: the odd request of a night is not worth an engine each day."""
 
 
 class ToZeroSettings(Strict):
@@ -82,6 +91,11 @@ class ScaleSettings(Strict):
 
     to_zero: ToZeroSettings | None = Field(
         default=None, description="The pool may have no backend while nobody asks for it; `{}` for the defaults. Together with `min: 0`."
+    )
+
+    predict: PredictSettings | None = Field(
+        default=None,
+        description="Ask for backends ahead of the growth that past days show; `{}` for the defaults. Needs `console.prometheus_url`.",
     )
 
     @model_validator(mode="after")
@@ -167,15 +181,33 @@ class Need(msgspec.Struct, frozen=True):
     why: str
     known: bool = True
     """False where nothing is known of the load, so that the number should stay."""
+    load: float | None = None
+    """Backends that the load fills, without headroom and forecast: what a forecast is made of later. None where nothing is known of it."""
+    forecast: float | None = None
+    """Backends that the load is expected to need a lead later, headroom included; None without a forecast."""
 
 
-def needed(load: PoolLoad, scale: ScaleSettings) -> Need:
-    """The backends that the load needs, and why in words."""
+def needed(load: PoolLoad, scale: ScaleSettings, growth: Growth = NO_GROWTH) -> Need:
+    """The backends that the load needs, and that it will need with the growth, and why in words."""
+    now = _needed_now(load, scale)
+    if growth.backends is None or now.load is None:
+        return now
+    ahead = (now.load + growth.backends) / (1 - scale.headroom)
+    most = scale.max * (scale.predict.most if scale.predict is not None else 1.0)
+    ahead = min(ahead, most)
+    asleep = scale.to_zero is not None and now.backends < LEAST_GROWTH and growth.backends < LEAST_GROWTH
+    if asleep or not growth.backends or ahead <= now.backends:
+        return msgspec.structs.replace(now, forecast=ahead)
+    why = f"{growth.why}: the load fills {now.load:.1f} backends now"
+    return msgspec.structs.replace(now, backends=ahead, forecast=ahead, why=why)
+
+
+def _needed_now(load: PoolLoad, scale: ScaleSettings) -> Need:
     if load.held and not load.up:
-        return Need(float(max(scale.min, 1)), 0.0, f"the pool is waking: {load.held} requests found no backend up")
+        return Need(float(max(scale.min, 1)), 0.0, f"the pool is waking: {load.held} requests found no backend up", load=1.0)
     if not load.backends:
         waits = f"{load.queued} requests wait" if load.queued else "nothing waits"
-        return Need(float(scale.min), 0.0, f"the pool has no backend, and {waits}")
+        return Need(float(scale.min), 0.0, f"the pool has no backend, and {waits}", load=0.0)
     if not load.up or not load.telling:
         return Need(float(load.backends), 0.0, f"none of {load.backends} backends tells its load: the number stays", known=False)
     sizes: list[tuple[float, str]] = []
@@ -203,7 +235,7 @@ def needed(load: PoolLoad, scale: ScaleSettings) -> Need:
         )
     if (deficit := load.deficit) is not None and deficit > DEFICIT:
         most, why = max((most, why), (load.up + 1.0, f"{deficit:.0%} of the last minute's requests missed their promise"))
-    return Need(most, size / load.up, why)
+    return Need(most, size / load.up, why, load=size if sizes else None)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -230,10 +262,10 @@ class ScaleHistory:
         self._since = 0.0
         self._last: float | None = None
 
-    def note(self, load: PoolLoad, now: float) -> Wanted:
-        """Take the load at `now` (seconds that only rise) and recommend."""
+    def note(self, load: PoolLoad, now: float, growth: Growth = NO_GROWTH) -> Wanted:
+        """Take the load at `now` (seconds that only rise) and the growth that is expected, and recommend."""
         scale = self.scale
-        need = needed(load, scale)
+        need = needed(load, scale, growth)
         whole = ceil(need.backends - 1e-9)
         raw = min(max(whole, scale.min), scale.max)
         if self._last is None or now - self._last > max(scale.scale_in_after_s, 60.0):
