@@ -285,6 +285,9 @@ bench-holding: $(VENV)/.dev ## what holding requests in the gateway brings, simu
 bench-scaling: $(VENV)/.dev ## the scaling recommendation beside rules on requests and on busy engines, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.scaling --traces $(TRACES) --seeds 2 --write
 
+bench-scaling-ahead: $(VENV)/.dev ## the recommendation with a forecast beside the one without, on ServeGen's days, simulated; TRACES=folder with the public traces
+	$(BIN)/python -m bench.scaling_ahead --traces $(TRACES) --write
+
 bench-batches: $(VENV)/.dev ## what batches do to the first tokens of other requests, in virtual time and for 13 minutes in real time
 	$(BIN)/python -m bench.batch_slack
 	$(BIN)/python -m bench.batch_beside

@@ -1,14 +1,15 @@
 """`python -m bench.scaling_ahead --traces FOLDER`: the scaling recommendation with a forecast beside the one without, on ServeGen's days.
 
-ServeGen tells the rate of every client for each ten minutes of two weeks. Three loads are made of it: all clients together, one with office hours, and
-one whose jobs begin at the same hours. Rates are scaled so that the peak of the first week is `PEAK_PER_S`; arrivals are Poisson, with the rate linear
-between the middles of the slots; lengths are drawn from Azure's requests, because most of ServeGen's are too short to fill an engine. Days are not
-run whole: windows of 50 minutes are, those in which the rate rises most, one a day, and others at random. The forecast knows the rates of all
-slots before the window, times the backends that a request a second fills: measured on the first week.
+ServeGen tells the rate of every client for each ten minutes of two weeks. Three loads are made of it: all clients together, one with
+office hours, and one whose jobs begin at the same hours. Rates are scaled so that the peak of the first week is `PEAK_PER_S`; arrivals
+are Poisson, with the rate linear between the middles of the slots; lengths are drawn from Azure's requests, because most of ServeGen's
+are too short to fill an engine. Days are not run whole: windows of 50 minutes are, those in which the rate rises most, one a day, and
+others at random. The forecast knows the rates of all slots before the window, times the backends that a request a second fills: measured
+on the first week.
 
-Constants and the peers' targets are chosen on windows of the first week (seeds 0 and 1); the second week is run once, with seeds from 114 on. A cold start
-of 120 s is looked ahead for 180 s, one of 600 s for 660 s. A load without any season is Azure's hour, second half: its "days before" are slots of that
-hour, drawn at random.
+Constants and the peers' targets are chosen on windows of the first week (seeds 0 and 1); the second week is run once, with seeds from 114
+on. A cold start of 120 s is looked ahead for 180 s, one of 600 s for 660 s. A load without any season is Azure's hour, second half: its
+"days before" are slots of that hour, drawn at random.
 """
 
 import argparse
@@ -341,7 +342,9 @@ def main() -> None:
             lambda runs: list(processes.map(partial(measured, traces=arguments.traces), runs)),
             rows,
         )
-    made = "\n".join([f"`{parser.prog}`, simulated; targets chosen on the first week, seeds 0 and 1; the second week, seeds from 114 on.", "", *text])
+    made = "\n".join(
+        [f"`{parser.prog}`, simulated; targets chosen on the first week, seeds 0 and 1; the second week, seeds from 114 on.", "", *text]
+    )
     print(made)
     if arguments.write:
         refresh("scaling-ahead", "\n".join([made, "", "The load a lead later, second week:", "", *errors_text]))

@@ -1,18 +1,19 @@
 """By how much a pool's load will grow until an engine that is asked for now serves, from the days or weeks before. Pure.
 
-The history is the pool's load in slots of ten minutes, in backends that it fills. With lead `h`, season `D` and load `y`, season `k` ago the load
-grew by
+The history is the pool's load in slots of ten minutes, in backends that it fills. With lead `h`, season `D` and load `y`, season `k` ago
+the load grew by
 
     growth_k = max over 0 < s <= h of y(t + s - k D) - y(t - k D),  at least 0
     growth   = quantile of growth_1 ... growth_K
 
-and the forecast is the load of now plus the growth: the seasonal random walk, y(t + h) = y(t) + y(t + h - D) - y(t - D) (Box, Jenkins, Reinsel and
-Ljung, Time Series Analysis, 5th edition, chapter 9: differences of the first order, seasonal and not), with a quantile over seasons instead of the last
-one alone. What the load is now is measured, not forecast, so a wrong level of past days does no harm, and a load that falls has no growth: a forecast never
-asks for less than the load does. `y` is the mean of a slot at its middle, and linear in between. `s` is `h` and every middle before it.
+and the forecast is the load of now plus the growth: the seasonal random walk, y(t + h) = y(t) + y(t + h - D) - y(t - D) (Box, Jenkins,
+Reinsel and Ljung, Time Series Analysis, 5th edition, chapter 9: differences of the first order, seasonal and not), with a quantile over
+seasons instead of the last one alone. What the load is now is measured, not forecast, so a wrong level of past days does no harm, and a
+load that falls has no growth: a forecast never asks for less than the load does. `y` is the mean of a slot at its middle, and linear in
+between. `s` is `h` and every middle before it.
 
-Seasons are counted on the clock of `zone`: what begins at nine begins at nine on the day that summer time begins, too. A season in which a
-slot is missing counts for nothing; with none left there is no forecast.
+Seasons are counted on the clock of `zone`: what begins at nine begins at nine on the day that summer time begins, too. A season in which
+a slot is missing counts for nothing; with none left there is no forecast.
 """
 
 import datetime as dt
@@ -51,7 +52,10 @@ class PredictSettings(Strict):
         default=0.8, ge=0, le=1, description="Which growth of the days is taken: 0.5 is the usual one, 1 the largest that there was."
     )
     most: float = Field(
-        default=0.8, gt=0, le=1, description="Share of `max` up to which a forecast may raise the recommendation; what is there already may do so further."
+        default=0.8,
+        gt=0,
+        le=1,
+        description="Share of `max` up to which a forecast may raise the recommendation; the load that is there may raise it further.",
     )
     zone: str = Field(default="UTC", max_length=64, description="Time zone of the days, as `Europe/Berlin`.")
 

@@ -17,7 +17,8 @@ Where the pool has a section `predict`, the growth that past days show (`routing
 
     forecast = min((largest of the first three + growth) / (1 - headroom), `most` * `max`)
 
-It is at least what the first three need, up to its bound, and no need is less for it: a wrong forecast keeps engines that nobody needs, and takes none away.
+It is at least what the first three need, up to its bound, and no need is less for it: a wrong forecast keeps engines that nobody needs,
+and takes none away.
 
 `PoolLoad` is what is known, `needed` the need, and `ScaleHistory` makes the number that is wanted of it: within `min` and `max`, and less
 than there are now only once nothing more was needed for `scale_in_after_s`.
@@ -41,7 +42,7 @@ MOST_GROWTH: Final = 2.0
 USUAL_TOKENS: Final = 500
 """Uncached tokens that are assumed of a waiting request where no engine says how many wait."""
 LEAST_GROWTH: Final = 0.5
-"""Backends by which a pool without any has to grow to be started for a forecast: the odd request of a night is not worth an engine each day."""
+"""Backends by which a pool without any has to grow to be started for a forecast: the odd request of a night is not worth an engine."""
 
 
 class ToZeroSettings(Strict):

@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from backends.dialects import DIALECTS
 from backends.dialects.dialect import Dialect
@@ -25,9 +25,6 @@ from policies.load import suggestion
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
 from routing.profile import read_profile
-
-if TYPE_CHECKING:
-    pass
 
 
 def disaggregation_problems(written: "RawSettings") -> Iterator[Problem]:
@@ -313,6 +310,9 @@ def _fleet(written: RawSettings) -> Iterator[Problem]:
         yield from _loras(written, i)
         yield from _priority(written, i)
         yield from _efforts(written, i)
+        if written.value("pools", i, "scale", "predict") is not None and not written.text("console", "prometheus_url"):
+            hint = "set console.prometheus_url to the address of the Prometheus that reads this gateway's metrics, or remove predict"
+            yield located.problem(("pools", i, "scale", "predict"), "needs the load of the days before, which Prometheus has", hint)
         for j in range(written.count("pools", i, "backends")):
             backend = written.text("pools", i, "backends", j, "id")
             if backend and backend in ids:

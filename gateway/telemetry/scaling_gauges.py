@@ -5,7 +5,7 @@ of a request knows nothing of it. Rates and quantiles are over the last `WINDOW_
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from gateway.placement.backend_state import BackendState
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.telemetry.families import GOODPUT_REQUESTS, TTFT, TTFT_BOUNDS_S
 from gateway.telemetry.live import quantiles
+from routing.forecast import NO_GROWTH, Growth
 from routing.scaling import PoolLoad, ScaleHistory, ScaleSettings, Wanted
 
 WINDOW_S: Final = 60.0
@@ -42,6 +43,14 @@ SCALING_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         ("pool",),
     ),
     "tidegate_pool_wanted_backends": ("Backends that are recommended, where the pool has a section scale.", ("pool",)),
+    "tidegate_pool_load_backends": (
+        "Backends that the load of now fills, without headroom, where the pool has a section scale: what forecasts are made of later.",
+        ("pool",),
+    ),
+    "tidegate_pool_forecast_backends": (
+        "Backends that the load is expected to need when an engine that is asked for now serves, headroom included; with scale.predict.",
+        ("pool",),
+    ),
 }
 
 Rows = list[tuple[tuple[str, ...], float]]
@@ -57,6 +66,7 @@ class PoolScale(msgspec.Struct, frozen=True):
     load: PoolLoad
     scale: ScaleSettings | None = None
     wanted: Wanted | None = None
+    growth: Growth = NO_GROWTH
 
 
 class PoolScaling:
@@ -65,10 +75,14 @@ class PoolScaling:
     Args:
         pools: the pools of the settings with their bounds; None where nothing is recommended.
         clock: seconds that only rise.
+        growth: by how much a pool's load is expected to grow.
     """
 
-    def __init__(self, pools: Mapping[str, ScaleSettings | None], clock: Clock) -> None:
+    def __init__(
+        self, pools: Mapping[str, ScaleSettings | None], clock: Clock, growth: Callable[[str], Growth] = lambda _pool: NO_GROWTH
+    ) -> None:
         self._pools = pools
+        self._growth = growth
         self._clock = clock
         self._histories = {pool: ScaleHistory(scale) for pool, scale in pools.items() if scale is not None}
         self._last: dict[tuple[int, float], Sums] = {}
@@ -89,7 +103,8 @@ class PoolScaling:
         for pool, scale in self._pools.items():
             load = self._load(pool, [backend for backend in fleet if backend.pool == pool], workers, recent)
             history = self._histories.get(pool)
-            found.append(PoolScale(pool, load, scale, None if history is None else history.note(load, now)))
+            growth = self._growth(pool)
+            found.append(PoolScale(pool, load, scale, None if history is None else history.note(load, now, growth), growth))
         return found
 
     def rows(self, workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, Rows]]:
@@ -104,6 +119,8 @@ class PoolScaling:
             [(one.pool, one.load.deficit) for one in found],
             [(one.pool, float(one.load.held) if one.scale is not None and one.scale.to_zero is not None else None) for one in found],
             [(one.pool, None if one.wanted is None else float(one.wanted.wanted)) for one in found],
+            [(one.pool, None if one.wanted is None else one.wanted.need.load) for one in found],
+            [(one.pool, None if one.wanted is None else one.wanted.need.forecast) for one in found],
         )
         for name, column in zip(SCALING_GAUGES, columns, strict=True):
             yield name, [((pool,), value) for pool, value in column if value is not None]

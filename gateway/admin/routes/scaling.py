@@ -38,6 +38,11 @@ class PoolScaleShown(BaseModel):
     headroom: float | None
     min: int | None
     max: int | None
+    forecast: float | None = Field(
+        description="Backends that the load is expected to need when an engine that is asked for now serves, headroom included; "
+        "null without `predict`, and where past days do not say it."
+    )
+    forecast_why: str = Field(description="How much the load is expected to grow, or why nothing is known of it; empty without `predict`.")
     scale_in_in_s: float = Field(description="Seconds until fewer are recommended, if no more are needed until then; 0 for never.")
     why: str
     figures: ScaleFigures
@@ -71,6 +76,8 @@ def _shown(one: PoolScale) -> PoolScaleShown:
         headroom=None if scale is None else scale.headroom,
         min=None if scale is None else scale.min,
         max=None if scale is None else scale.max,
+        forecast=None if wanted is None or wanted.need.forecast is None else round(wanted.need.forecast, 2),
+        forecast_why=one.growth.why,
         scale_in_in_s=0.0 if wanted is None else round(wanted.settles_s, 1),
         why="the pool has no section scale" if wanted is None else wanted.why,
         figures=ScaleFigures(
