@@ -17,8 +17,10 @@ a slot is missing counts for nothing; with none left there is no forecast.
 """
 
 import datetime as dt
-from collections.abc import Iterable
-from math import floor, isfinite
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from math import ceil, floor, isfinite
 from typing import Final, Literal, Self
 from zoneinfo import ZoneInfo
 
@@ -103,6 +105,44 @@ class Growth(msgspec.Struct, frozen=True):
 NO_GROWTH: Final = Growth(None, 0, "")
 
 
+class HourLoad(msgspec.Struct, frozen=True):
+    """The load of one hour of the day, over the days that are known."""
+
+    hour: int
+    days: int
+    load: float
+    """Quantile over days of the highest slot of the hour, in backends that it fills."""
+    most: float
+    """The highest slot that there was."""
+
+
+class ScheduledEngines(msgspec.Struct, frozen=True):
+    """So many engines between two times of the day, `HH:MM` on the clock of the zone."""
+
+    start: str
+    end: str
+    engines: int
+
+
+def schedule(engines: Sequence[int], lead_s: float) -> list[ScheduledEngines]:
+    """The hours of a day in which more engines are needed than in its quietest one, hours of one number together.
+
+    Args:
+        engines: of each of the 24 hours.
+        lead_s: how long before its first hour a number has to be asked for.
+    """
+    least, ahead = min(engines), ceil(lead_s / 60)
+    # a day is begun where the number changes, so that no run of hours goes over its end
+    first = next((hour for hour in range(24) if engines[hour] != engines[hour - 1]), 0)
+    found: list[ScheduledEngines] = []
+    for number, hours in groupby(((first + at) % 24 for at in range(24)), key=lambda hour: engines[hour]):
+        run = list(hours)
+        begin = (run[0] * 60 - min(ahead, (24 - len(run)) * 60 - 1)) % (24 * 60)
+        if number > least:
+            found.append(ScheduledEngines(f"{begin // 60:02d}:{begin % 60:02d}", f"{(run[-1] + 1) % 24:02d}:00", number))
+    return found
+
+
 class LoadSlots:
     """The load of one pool in slots, as far back as the settings look.
 
@@ -140,6 +180,16 @@ class LoadSlots:
         backends = _quantile(known, predict.quantile)
         what = f"{len(known)} {predict.season}{'s' if len(known) > 1 else ''} before"
         return Growth(backends, len(known), f"{backends:.1f} more are expected within {predict.lead_s:g} s, after {what}")
+
+    def hours(self) -> list[HourLoad]:
+        """The load of each hour of the day that is known, on the clock of the zone. Weekdays are not told apart."""
+        by_day: defaultdict[int, dict[dt.date, float]] = defaultdict(dict)
+        for at, load in self._slots.items():
+            local = dt.datetime.fromtimestamp((at + 0.5) * SLOT_S, self._zone)
+            highest = by_day[local.hour]
+            highest[local.date()] = max(highest.get(local.date(), 0.0), load)
+        share = self._predict.quantile
+        return [HourLoad(hour, len(days), _quantile(days.values(), share), max(days.values())) for hour, days in sorted(by_day.items())]
 
     def _before(self, now: float, back: int) -> float:
         local = dt.datetime.fromtimestamp(now, self._zone) - dt.timedelta(days=back * self._predict.season_days)

@@ -15,7 +15,7 @@ import structlog
 
 from domain.clock import WallClock
 from gateway.dashboards.prometheus import AsksPrometheus, PrometheusAway, line_of
-from routing.forecast import NO_GROWTH, SLOT_S, Growth, LoadSlots, PredictSettings
+from routing.forecast import NO_GROWTH, SLOT_S, Growth, HourLoad, LoadSlots, PredictSettings
 
 LOOK_EVERY_S: Final = 60.0
 """How soon a slot is read after its end, and a Prometheus is asked again that was away."""
@@ -90,6 +90,11 @@ class LoadForecasts:
         if not len(slots) and (self._away or pool not in self._read_to):
             return Growth(None, 0, f"no forecast: {self._away or 'the history is being read'}")
         return slots.growth(self._wall())
+
+    def hours(self, pool: str) -> tuple[PredictSettings, list[HourLoad]] | None:
+        """The load of the pool in each hour of the day, with what the settings say of its forecasts; None for a pool without `predict`."""
+        slots = self._slots.get(pool)
+        return None if slots is None else (self._pools[pool], slots.hours())
 
     async def close(self) -> None:
         """Close the connections."""

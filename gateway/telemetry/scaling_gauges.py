@@ -90,6 +90,10 @@ class PoolScaling:
         self._computed: dict[str, deque[tuple[float, int]]] = {}
         """The looks at each backend's counter of computed prompt tokens, within the window."""
 
+    def bounds(self, pool: str) -> ScaleSettings | None:
+        """The bounds of a pool; None where nothing is recommended, or there is no such pool."""
+        return self._pools.get(pool)
+
     def look(self, workers: Sequence[WorkerSnapshot]) -> list[PoolScale]:
         """Every pool now. `workers` are snapshots with their numbers."""
         now = self._clock()

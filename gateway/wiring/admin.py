@@ -411,6 +411,7 @@ class AdminApiRun:
             guards=WorkersGuards(self._run_dir),
             requests=self._requests.log if self._requests is not None else None,
             scaling=_scaling_for(settings, self._forecasts),
+            forecasts=self._forecasts,
             charts=self._charts,
             docs_url=settings.public_docs,
         )

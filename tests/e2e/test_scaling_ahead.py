@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from backends.simengine import SimEngine, SimSettings
 from gateway.cli.demo_observe import console_settings, prometheus_url, start_prometheus
@@ -68,11 +69,17 @@ async def test_backends_are_recommended_before_the_load_of_yesterday_comes(tmp_p
                 assert samples["tidegate_pool_load_backends", chat] == 0
                 answer = await client.get(f"{served.admin}/admin/v1/scaling", headers={"authorization": f"Bearer {TOKEN}"})
             shown = await asyncio.to_thread(command, served, "scaling")
+            hours = await asyncio.to_thread(command, served, "scaling", "--hours", "chat")
+            none = await asyncio.to_thread(command, served, "scaling", "--hours", "nowhere")
     (pool,) = answer.json()["pools"]
     assert (pool["present"], pool["wanted"], pool["forecast"]) == (1, 7, 6.25)
     assert pool["why"] == "5.0 more are expected within 5400 s, after 1 day before: the load fills 0.0 backends now"
     assert pool["forecast_why"] == "5.0 more are expected within 5400 s, after 1 day before"
     assert "forecast" in shown.stdout and "5.0 more are expected" in shown.stdout, shown.stderr
+    (written,) = yaml.safe_load_all(hours.stdout[hours.stdout.index("autoscaling:") :])
+    assert (written["autoscaling"]["min"], written["autoscaling"]["max"]) == (2, 8)
+    assert written["autoscaling"]["schedule"][0]["engines"] == 8
+    assert none.returncode == 1 and "No pool 'nowhere' has a section scale.predict" in none.stderr
 
 
 @pytest.mark.slow

@@ -1,14 +1,17 @@
 """How many backends each pool should have, with the figures that say so."""
 
+from math import ceil
+
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from gateway.admin.call import answer
-from gateway.admin.describe import READ_ERRORS, Asking
+from gateway.admin.describe import READ_ERRORS, Asking, errors
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import RETRY, AdminProblem
 from gateway.telemetry.scaling_gauges import PoolScale
+from routing.forecast import schedule
 
 router = APIRouter(route_class=GuardedRoute, tags=["Backends"])
 
@@ -52,6 +55,66 @@ class ScalingShown(BaseModel):
     """Every pool of the settings."""
 
     pools: list[PoolScaleShown]
+
+
+class HourShown(BaseModel):
+    """One hour of the day."""
+
+    hour: int = Field(description="0 to 23, on the clock of `zone`.")
+    days: int = Field(description="Days on which the load of this hour is known.")
+    load: float = Field(description="Backends that the busiest ten minutes of the hour fill, at the quantile of `predict` over days.")
+    most: float = Field(description="The same on the busiest day.")
+    engines: int = Field(description="Engines for `load`, with headroom, within `min` and `max` of the pool.")
+
+
+class ScheduledShown(BaseModel):
+    """So many engines between two times of the day; the lead of `predict` is in the start."""
+
+    start: str = Field(description="HH:MM, on the clock of `zone`.")
+    end: str
+    engines: int
+
+
+class HoursShown(BaseModel):
+    """The hours of a day, and a schedule that follows from them."""
+
+    pool: str
+    zone: str
+    hours: list[HourShown]
+    min: int | None = Field(description="Engines of the quietest hour; null until every hour of the day is known.")
+    max: int = Field(description="Engines for the busiest ten minutes that there were, within `max` of the pool.")
+    schedule: list[ScheduledShown] = Field(description="When more than `min` are needed; empty until every hour of the day is known.")
+
+
+@router.get("/scaling/{pool}/hours", response_model=HoursShown, responses=errors(401, 403, 404), summary="A pool's load by hour of the day")
+async def scaling_hours(call: Asking, pool: str) -> Response:
+    """Show what each hour of the day needed, and when how many engines should be there, for autoscalers that go by the clock."""
+    own, forecasts = call.parts.scaling, call.parts.forecasts
+    scale = own.bounds(pool) if own is not None else None
+    found = forecasts.hours(pool) if forecasts is not None else None
+    if scale is None or found is None:
+        message = f"No pool {pool!r} has a section scale.predict in the settings; only with one the load of past days is read."
+        raise AdminProblem(404, "not_found", message)
+    predict, loads = found
+
+    def engines(load: float) -> int:
+        return min(max(ceil(load / (1 - scale.headroom) - 1e-9), scale.min), scale.max)
+
+    hours = [
+        HourShown(hour=one.hour, days=one.days, load=round(one.load, 2), most=round(one.most, 2), engines=engines(one.load))
+        for one in loads
+    ]
+    whole = len(hours) == 24
+    times = schedule([one.engines for one in hours], predict.lead_s) if whole else []
+    shown = HoursShown(
+        pool=pool,
+        zone=predict.zone,
+        hours=hours,
+        min=min(one.engines for one in hours) if whole else None,
+        max=engines(max((one.most for one in loads), default=0.0)),
+        schedule=[ScheduledShown(start=one.start, end=one.end, engines=one.engines) for one in times],
+    )
+    return answer(200, shown.model_dump())
 
 
 @router.get("/scaling", response_model=ScalingShown, responses=READ_ERRORS, summary="How many backends each pool should have")

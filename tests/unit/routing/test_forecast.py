@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from routing.forecast import DAY_S, SLOT_S, Growth, LoadSlots, PredictSettings
+from routing.forecast import DAY_S, SLOT_S, Growth, LoadSlots, PredictSettings, schedule
 from routing.scaling import PoolLoad, ScaleHistory, ScaleSettings, needed
 
 MONDAY = dt.datetime(2026, 6, 1, tzinfo=dt.UTC).timestamp()
@@ -130,6 +130,39 @@ def test_the_history_is_bounded_and_survives_a_clock_that_jumps() -> None:
     assert len(slots) == 0 and slots.growth(now + 100 * DAY_S).backends is None
 
 
+def test_the_hours_of_a_day_are_those_of_the_zone() -> None:
+    predict = PredictSettings(zone="Asia/Tokyo", quantile=0.5)
+    hours = filled(jobs_at_nine, MONDAY, 3, predict).hours()
+    assert [one.hour for one in hours] == list(range(24))
+    assert {one.hour for one in hours if one.load > 1} == {18, 19}
+    assert (hours[18].days, hours[18].load, hours[18].most) == (3, 8.0, 8.0)
+    assert [one.hour for one in filled(jobs_at_nine, MONDAY, 0.25).hours()] == [18, 19, 20, 21, 22, 23]
+
+
+def test_a_schedule_joins_hours_and_begins_a_lead_earlier() -> None:
+    def told(engines: list[int], lead_s: float = 180.0) -> list[tuple[str, str, int]]:
+        return [(one.start, one.end, one.engines) for one in schedule(engines, lead_s)]
+
+    assert told([2] * 24) == []
+    assert told([1] * 9 + [6, 6] + [1] * 13) == [("08:57", "11:00", 6)]
+    assert told([3] * 2 + [1] * 6 + [4] * 10 + [3] * 6) == [("07:57", "18:00", 4), ("17:57", "02:00", 3)]
+    assert told([2] * 23 + [1]) == [("23:57", "23:00", 2)]
+    assert told([2] * 23 + [1], 7200.0) == [("23:01", "23:00", 2)], "a start at the end is none for KEDA"
+
+
+@given(st.lists(st.integers(0, 9), min_size=24, max_size=24), st.floats(1, 7200))
+def test_a_schedule_gives_each_hour_what_it_needs(engines: list[int], lead_s: float) -> None:
+    def minutes(time: str) -> int:
+        return int(time[:2]) * 60 + int(time[3:])
+
+    found = schedule(engines, lead_s)
+    for hour, needed_then in enumerate(engines):
+        for minute in (hour * 60, hour * 60 + 59):
+            given = [one.engines for one in found if (minute - minutes(one.start)) % 1440 < (minutes(one.end) - minutes(one.start)) % 1440]
+            assert max(given, default=min(engines)) >= needed_then
+    assert all(one.start != one.end for one in found)
+
+
 LOADS = st.builds(
     PoolLoad,
     backends=st.integers(0, 12),
@@ -139,7 +172,7 @@ LOADS = st.builds(
     waiting=st.integers(0, 200),
     kv_used=st.floats(0, 12),
     kv_telling=st.integers(0, 12),
-    slots=st.floats(0, 64),
+    slots=st.just(0.0) | st.floats(1, 64),
     deficit=st.none() | st.floats(0, 1),
     held=st.integers(0, 3),
 )
