@@ -224,3 +224,11 @@ def test_languages_are_counted_only_where_the_package_for_it_is_installed(tmp_pa
     assert "metrics.language_share: needs a package that is not installed" in problem
     assert "pip install 'tidegate[guards]'" in problem
     assert found("metrics: {language_share: 0}\n", tmp_path) == []
+
+
+def test_forecasts_need_a_prometheus(tmp_path):
+    pools = "pools: [{name: a, scale: {predict: {}}}, {name: b, scale: {max: 3}}]\n"
+    [problem] = found(pools, tmp_path)
+    assert "pools[0].scale.predict: needs the load of the days before, which Prometheus has" in problem
+    assert "set console.prometheus_url" in problem
+    assert found(pools + 'console: {prometheus_url: "http://prometheus:9090"}\n', tmp_path) == []
