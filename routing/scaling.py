@@ -13,6 +13,11 @@ with predicted = max(p95 that was measured, tokens that wait / prefill rate of a
 how large the load is, whatever the number of backends is now, so `headroom` is added to them and they alone scale in; the last two say
 that the backends do not suffice. A pool that nothing is known of keeps its number.
 
+Where one engine computes prompts and another generates, each role has a load and a need of its own. Engines that generate compute no
+prompts, so they have neither that need nor the one by time; a time that was measured does not tell which of two engines it was spent in,
+so for engines that compute prompts the time is the predicted one alone. Missed promises add a backend to the role that lacks most
+(`missed_by`).
+
 Where the pool has a section `predict`, the growth that past days show (`routing/forecast.py`) is a sixth need:
 
     forecast = min((largest of the first three + growth) / (1 - headroom), `most` * `max`)
@@ -25,12 +30,14 @@ than there are now only once nothing more was needed for `scale_in_after_s`.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from math import ceil
 from typing import Final, Self
 
 import msgspec
 from pydantic import Field, model_validator
 
+from domain.membership import Role
 from domain.strict import Strict
 from routing.fair_queue import QueueBounds
 from routing.forecast import NO_GROWTH, Growth, PredictSettings
@@ -39,6 +46,9 @@ DEFICIT: Final = 0.05
 """Share of missed promises that is no reason to scale: promises are mostly made for 95 of 100 requests."""
 MOST_GROWTH: Final = 2.0
 """A long wait at most doubles a pool at once: how long it is says that engines lack, not how many."""
+PREFILL: Final[dict[Role, float]] = {"both": 0.3, "prefill": 0.7, "decode": 1.0}
+"""Share of its time that an engine may compute prompts for, where the settings say none. What generates as well is held up by each prompt;
+an engine that computes prompts alone makes the mean prompt wait 1.2 times its own time at this share (M/D/1: share / (2 (1 - share)))."""
 USUAL_TOKENS: Final = 500
 """Uncached tokens that are assumed of a waiting request where no engine says how many wait."""
 LEAST_GROWTH: Final = 0.5
@@ -75,23 +85,24 @@ class ToZeroSettings(Strict):
         return QueueBounds(self.max_requests, self.max_bytes, self.max_requests_per_tenant, self.max_bytes_per_tenant)
 
 
-class ScaleSettings(Strict):
-    """How many backends a pool should have; see docs/reference/scaling.md."""
+class RoleScaleSettings(Strict):
+    """How many backends of one role a pool should have; see docs/reference/scaling.md."""
 
-    min: int = Field(default=1, ge=0, le=100_000, description="Fewest backends that are recommended; 0 with `to_zero` only.")
+    min: int = Field(default=1, ge=1, le=100_000, description="Fewest backends that are recommended.")
     max: int = Field(default=100, ge=1, le=100_000, description="Most backends that are recommended.")
     headroom: float = Field(
         default=0.2, ge=0, le=0.9, description="Share of the backends that the load of now leaves free, for what comes while others start."
     )
     kv: float = Field(default=0.8, gt=0, le=1, description="Share of an engine's KV cache that running requests may use.")
-    prefill: float = Field(default=0.3, gt=0, le=1, description="Share of an engine's time that computing prompts may take.")
+    prefill: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of an engine's time that computing prompts may take. Null: 0.3, and 0.7 of engines that do nothing else.",
+    )
     ttft_s: float = Field(default=2.0, gt=0, le=600, description="Predicted time to the first token above which a backend is added.")
     scale_in_after_s: float = Field(
         default=300.0, ge=0, le=86_400, description="Time during which fewer backends must have sufficed before fewer are recommended."
-    )
-
-    to_zero: ToZeroSettings | None = Field(
-        default=None, description="The pool may have no backend while nobody asks for it; `{}` for the defaults. Together with `min: 0`."
     )
 
     predict: PredictSettings | None = Field(
@@ -103,6 +114,24 @@ class ScaleSettings(Strict):
     def _ordered(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"min is {self.min:,} and max {self.max:,}; the first is the smaller one")
+        return self
+
+    @property
+    def bounds(self) -> "ScaleSettings":
+        """The same as the bounds of a pool that never has none."""
+        return ScaleSettings.model_validate(self.model_dump())
+
+
+class ScaleSettings(RoleScaleSettings):
+    """How many backends a pool should have; see docs/reference/scaling.md."""
+
+    min: int = Field(default=1, ge=0, le=100_000, description="Fewest backends that are recommended; 0 with `to_zero` only.")
+    to_zero: ToZeroSettings | None = Field(
+        default=None, description="The pool may have no backend while nobody asks for it; `{}` for the defaults. Together with `min: 0`."
+    )
+
+    @model_validator(mode="after")
+    def _sleeps(self) -> Self:
         if self.min == 0 and self.to_zero is None:
             raise ValueError("min is 0, so that requests may find no engine; write to_zero: {} to have them held until one has started")
         if self.min > 0 and self.to_zero is not None:
@@ -111,8 +140,10 @@ class ScaleSettings(Strict):
 
 
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the load of one pool. Sums over the engines that tell it (`telling`, of `up` usable ones)."""
+    """What is known of the load of one pool, or of its engines of one role. Sums over the engines that tell it (`telling`, of `up` usable
+    ones)."""
 
+    role: Role = "both"
     backends: int
     """Backends that are listed and do not drain, those that start or are down counted."""
     up: int = 0
@@ -150,14 +181,19 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queue_tokens(self) -> float:
-        """Uncached prompt tokens that wait, in engines and in the gateway."""
+        """Uncached prompt tokens that wait, in engines and in the gateway, for engines that compute prompts."""
+        if self.role == "decode":
+            return 0.0
         each = USUAL_TOKENS if self.waiting_tokens is None or not self.waiting else self.waiting_tokens / self.waiting
         waiting = self.waiting_tokens if self.waiting_tokens is not None else self.waiting * USUAL_TOKENS
         return waiting * self.up / max(self.telling, 1) + self.queued * each
 
     @property
     def predicted_s(self) -> float | None:
-        """The time to the first token that 95 of 100 requests will not exceed; None while nothing is known of it."""
+        """The time to the first token that 95 of 100 requests will not exceed; None while nothing is known of it, and for engines that
+        compute no prompts."""
+        if self.role == "decode":
+            return None
         waits = self.queue_tokens / self.tokens_per_s + self.error_s if self.tokens_per_s > 0 else None
         known = [value for value in (waits, self.ttft_p95_s) if value is not None]
         return max(known) if known else None
@@ -217,9 +253,10 @@ def _needed_now(load: PoolLoad, scale: ScaleSettings) -> Need:
     if (pressure := load.kv_pressure) is not None:
         said = f"running and waiting requests take {pressure:.0%} of the KV cache, of which {scale.kv:.0%} may be used"
         sizes.append((load.up * pressure / scale.kv, said))
-    if load.prefilled is not None:
-        said = f"prompts take {load.prefilled:.0%} of the engines' time, of which {scale.prefill:.0%} may be used"
-        sizes.append((load.up * load.prefilled / scale.prefill, said))
+    if load.prefilled is not None and load.role != "decode":
+        share = PREFILL[load.role] if scale.prefill is None else scale.prefill
+        said = f"prompts take {load.prefilled:.0%} of the engines' time, of which {share:.0%} may be used"
+        sizes.append((load.up * load.prefilled / share, said))
     if scale.to_zero is not None and not load.requests:
         lately = f"{load.answered:.0f} answers began in the last minute"
         sizes = [(min(load.answered, 0.5), lately if load.answered else "nothing was asked for a minute")]
@@ -237,6 +274,14 @@ def _needed_now(load: PoolLoad, scale: ScaleSettings) -> Need:
     if (deficit := load.deficit) is not None and deficit > DEFICIT:
         most, why = max((most, why), (load.up + 1.0, f"{deficit:.0%} of the last minute's requests missed their promise"))
     return Need(most, size / load.up, why, load=size if sizes else None)
+
+
+def missed_by(loads: Mapping[Role, PoolLoad], bounds: Mapping[Role, ScaleSettings]) -> Role | None:
+    """The role whose engines missed promises are laid to: the one that needs most backends for each that it has. None where nothing is
+    known of any."""
+    needs = {role: needed(load, bounds[role]) for role, load in loads.items() if role in bounds and load.up}
+    known = [(need.backends / loads[role].up, role) for role, need in needs.items() if need.known]
+    return max(known)[1] if known else None
 
 
 class Wanted(msgspec.Struct, frozen=True):

@@ -344,7 +344,9 @@ async def admin_port(
         policy_files=PolicyFiles("/policies", lambda: {"default.yaml": POLICY}, lambda files: compiled_from(files, ["chat"], {})),
         simulations=Simulations(folder, wall, lambda: "sim_1"),
         queues=Queues(),
-        scaling=PoolScaling({"chat": ScaleSettings(min=2), "bare": None}, wall),
+        scaling=PoolScaling(
+            {"chat": ScaleSettings(min=2), "bare": None, "pairs": None}, wall, {"pairs": {"prefill": ScaleSettings(max=3)}}
+        ),
         guards=Judges(),
         policies=DatabasePolicies(StoreTransactions(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed)
         if stored

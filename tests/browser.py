@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 from axe_core_python.async_playwright import Axe  # type: ignore[import-untyped]
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM: Final = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
@@ -30,8 +30,10 @@ FLAGS: Final = (
 )
 WIDE: Final = (1280, 900)
 NARROW: Final = (390, 844)
-WITHIN_MS: Final = 15_000
+WITHIN_MS: Final = 30_000
 """Longest wait for what a page shows: the machine may be busy."""
+
+expect.set_options(timeout=WITHIN_MS)
 
 SERIOUS: Final = frozenset({"serious", "critical"})
 EXPECTED: Final = ("the server responded with a status of 4", "net::ERR_")
@@ -98,7 +100,7 @@ async def signed_in(
 async def show(page: Page, name: str) -> None:
     """Go to a page of the console by its link, and wait for its heading. `name` is its title in the navigation."""
     await page.get_by_role("navigation", name="Pages").get_by_role("link", name=name, exact=True).click()
-    await page.get_by_role("main").get_by_role("heading", level=1).wait_for()
+    await page.get_by_role("main").get_by_role("heading", level=1, name=name, exact=True).wait_for()
 
 
 async def findings(page: Page) -> list[str]:

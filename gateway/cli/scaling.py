@@ -5,11 +5,12 @@ from urllib.parse import quote
 
 import typer
 
+from domain.membership import Role
 from gateway.cli.admin_client import API
 from gateway.cli.connection import GatewayOptions
 from gateway.cli.printing import OutputOptions
 
-_COLUMNS = ("pool", "present", "up", "wanted", "busy", "forecast", "why")
+_COLUMNS = ("pool", "role", "present", "up", "wanted", "busy", "forecast", "why")
 _HOURS = ("hour", "days", "load", "most", "engines")
 
 
@@ -20,11 +21,12 @@ def scaling(
         str | None,
         typer.Option(metavar="POOL", help="Print what each hour of the day needed in this pool, and values of the chart that follow."),
     ] = None,
+    role: Annotated[Role, typer.Option(help="With --hours: whose, where engines compute prompts for each other.")] = "both",
 ) -> None:
     """Print how many backends each pool has, how many are recommended, and why."""
     api = gateway.api()
     if hours is not None:
-        _hours(api.read(f"{API}/scaling/{quote(hours, safe='')}/hours"), output)
+        _hours(api.read(f"{API}/scaling/{quote(hours, safe='')}/hours?role={role}"), output)
         return
     pools = api.read(f"{API}/scaling")["pools"]
     rows = [
@@ -37,8 +39,10 @@ def scaling(
         }
         for pool in pools
     ]
+    halves = any(pool["role"] != "both" for pool in pools)
     predicts = any(pool["forecast_why"] for pool in pools)
-    output.show(rows, _COLUMNS if predicts else [name for name in _COLUMNS if name != "forecast"], pools)
+    left_out = {"role": not halves, "forecast": not predicts}
+    output.show(rows, [name for name in _COLUMNS if not left_out.get(name)], pools)
 
 
 def _why(why: str, forecast: str) -> str:

@@ -11,14 +11,14 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from backends.dialects import DIALECTS
 from backends.dialects.dialect import Dialect
 from backends.dialects.thinking import EFFORT
 from backends.load_reports import MAX_RANKS
 from domain.ask import Endpoint
-from domain.membership import LoadPush
+from domain.membership import LoadPush, Role
 from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
 from gateway.config.trust import CertificateError, TlsFiles, engine_context
 from policies.load import suggestion
@@ -310,9 +310,9 @@ def _fleet(written: RawSettings) -> Iterator[Problem]:
         yield from _loras(written, i)
         yield from _priority(written, i)
         yield from _efforts(written, i)
-        if written.value("pools", i, "scale", "predict") is not None and not written.text("console", "prometheus_url"):
-            hint = "set console.prometheus_url to the address of the Prometheus that reads this gateway's metrics, or remove predict"
-            yield located.problem(("pools", i, "scale", "predict"), "needs the load of the days before, which Prometheus has", hint)
+        for scale in (("scale",), *(("scale_roles", role) for role in get_args(Role))):
+            if written.value("pools", i, *scale, "predict") is not None and not written.text("console", "prometheus_url"):
+                yield located.problem(("pools", i, *scale, "predict"), "needs past days, which Prometheus has", "set console.prometheus_url")
         for j in range(written.count("pools", i, "backends")):
             backend = written.text("pools", i, "backends", j, "id")
             if backend and backend in ids:

@@ -26,7 +26,7 @@ from gateway.config.discover import DiscoverSettings
 from gateway.config.secrets import File, SecretReference
 from routing.disaggregation import DisaggregationSettings
 from routing.room import HEADROOM
-from routing.scaling import ScaleSettings
+from routing.scaling import RoleScaleSettings, ScaleSettings
 from tenancy.isolation import PREFIX
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
@@ -437,6 +437,10 @@ class PoolSettings(Strict):
     scale: ScaleSettings | None = Field(
         default=None, description="Recommend how many backends the pool should have; `{}` for the defaults."
     )
+    scale_roles: dict[Role, RoleScaleSettings] = Field(
+        default={},
+        description="The same by role, in place of `scale`, for pools with `disaggregation`: `{prefill: {…}, decode: {…}}`.",
+    )
 
     @property
     def reference(self) -> str:
@@ -460,6 +464,17 @@ class PoolSettings(Strict):
     def _filled(self) -> "PoolSettings":
         if "backends" not in self.model_fields_set and self.discover is None:
             raise ValueError("has no backends; list them, or write discover, or backends: [] to fill it over the admin port")
+        return self
+
+    @model_validator(mode="after")
+    def _scales(self) -> "PoolSettings":
+        halves = " and ".join(sorted({backend.role for backend in self.backends} - {"both"}))
+        if self.scale is not None and self.scale_roles:
+            raise ValueError("scale_roles: stands beside scale; keep scale_roles, with both: {…} for engines that serve whole requests")
+        if self.scale is not None and halves:
+            raise ValueError(f"scale: is for engines that serve whole requests, and some are {halves} engines; write scale_roles")
+        if self.scale_roles and self.disaggregation is None:
+            raise ValueError("scale_roles: needs disaggregation, without which engines have no roles; write scale")
         return self
 
     @model_validator(mode="after")

@@ -14,8 +14,9 @@ def _gauge(title: str, unit: Unit, description: str, family: str) -> Panel:
 
 
 def _of_pool(family: str, legend: str = "") -> Query:
-    """A line for each pool. Gateways see the same engines, so the highest of them counts."""
-    return Query(f'max by (pool) ({family}{{pool=~"$pool"}})', f"{{{{pool}}}} {legend}".strip())
+    """A line for each pool and role of its engines. Gateways see the same engines, so the highest of them counts."""
+    whole = f'label_replace(max by (pool, role) ({family}{{pool=~"$pool"}}), "role", "", "role", "both")'  # most pools have no roles
+    return Query(whole, f"{{{{pool}}}} {{{{role}}}} {legend}".strip())
 
 
 FLEET: Final = Dashboard(

@@ -7,7 +7,7 @@ import msgspec
 from backends.kv.blocks import KvState
 from backends.load_reports import PushState
 from backends.signals import Signals, standing
-from domain.membership import Owner
+from domain.membership import Owner, Role
 
 
 class LimitView(msgspec.Struct, frozen=True):
@@ -74,6 +74,8 @@ class BackendState(msgspec.Struct, frozen=True):
 
     usd_per_hour: float = 0.0
     """What an hour of its engine costs, where it has a price of its own; 0: that of its pool."""
+    role: Role = "both"
+    """Its part in disaggregation: it serves requests whole, computes prompts, or generates."""
 
     @property
     def reported_age_s(self) -> float | None:

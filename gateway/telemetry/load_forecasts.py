@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from domain.clock import WallClock
+from domain.membership import Role
 from gateway.dashboards.prometheus import AsksPrometheus, PrometheusAway, line_of
 from routing.forecast import NO_GROWTH, SLOT_S, Growth, HourLoad, LoadSlots, PredictSettings
 
@@ -29,13 +30,14 @@ log = structlog.get_logger("tidegate.scaling")
 Sleep = Callable[[float], Awaitable[None]]
 
 
-def load_query(pool: str) -> str:
-    """The load of a pool, mean of a slot; the highest that a gateway saw."""
-    return f"max(avg_over_time(tidegate_pool_load_backends{{pool={json.dumps(pool, ensure_ascii=False)}}}[{SLOT_S}s]))"
+def load_query(pool: str, role: Role) -> str:
+    """The load of a pool's engines of one role, mean of a slot; the highest that a gateway saw."""
+    of = f'pool={json.dumps(pool, ensure_ascii=False)}, role="{role}"'
+    return f"max(avg_over_time(tidegate_pool_load_backends{{{of}}}[{SLOT_S}s]))"
 
 
 class LoadForecasts:
-    """The histories of the pools that have a section `predict`.
+    """The histories of the pools that have a section `predict`, by role.
 
     Args:
         pools: their settings.
@@ -44,14 +46,14 @@ class LoadForecasts:
     """
 
     def __init__(
-        self, pools: Mapping[str, PredictSettings], prometheus: AsksPrometheus, wall: WallClock, sleep: Sleep = asyncio.sleep
+        self, pools: Mapping[tuple[str, Role], PredictSettings], prometheus: AsksPrometheus, wall: WallClock, sleep: Sleep = asyncio.sleep
     ) -> None:
         self._pools = pools
         self._prometheus = prometheus
         self._wall = wall
         self._sleep = sleep
         self._slots = {pool: LoadSlots(predict) for pool, predict in pools.items()}
-        self._read_to: dict[str, float] = {}
+        self._read_to: dict[tuple[str, Role], float] = {}
         """The end of the last slot that was asked for, of each pool."""
         self._away = ""
         """Why the last look found nothing; empty where it did."""
@@ -73,7 +75,7 @@ class LoadForecasts:
                     continue
                 oldest = (latest - predict.history_s) // SLOT_S * SLOT_S
                 start = oldest if known is None else min(max(known - AGAIN_S, oldest), latest)
-                self._slots[pool].take(await line_of(self._prometheus, load_query(pool), start, latest, SLOT_S), now)
+                self._slots[pool].take(await line_of(self._prometheus, load_query(*pool), start, latest, SLOT_S), now)
                 self._read_to[pool] = latest
         except PrometheusAway as away:
             if not self._away:
@@ -82,19 +84,19 @@ class LoadForecasts:
         else:
             self._away = ""
 
-    def growth(self, pool: str) -> Growth:
+    def growth(self, pool: str, role: Role) -> Growth:
         """By how much the pool's load is expected to grow; of a pool without `predict`, and before the first look, nothing is known."""
-        slots = self._slots.get(pool)
+        slots = self._slots.get((pool, role))
         if slots is None:
             return NO_GROWTH
-        if not len(slots) and (self._away or pool not in self._read_to):
+        if not len(slots) and (self._away or (pool, role) not in self._read_to):
             return Growth(None, 0, f"no forecast: {self._away or 'the history is being read'}")
         return slots.growth(self._wall())
 
-    def hours(self, pool: str) -> tuple[PredictSettings, list[HourLoad]] | None:
+    def hours(self, pool: str, role: Role) -> tuple[PredictSettings, list[HourLoad]] | None:
         """The load of the pool in each hour of the day, with what the settings say of its forecasts; None for a pool without `predict`."""
-        slots = self._slots.get(pool)
-        return None if slots is None else (self._pools[pool], slots.hours())
+        slots = self._slots.get((pool, role))
+        return None if slots is None else (self._pools[pool, role], slots.hours())
 
     async def close(self) -> None:
         """Close the connections."""

@@ -6,18 +6,20 @@ of a request knows nothing of it. Rates and quantiles are over the last `WINDOW_
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from types import MappingProxyType
+from typing import Final, get_args
 
 import msgspec
 
 from domain.clock import Clock
+from domain.membership import Role
 from gateway.fleet.view import fleet_seen
 from gateway.placement.backend_state import BackendState
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.telemetry.families import GOODPUT_REQUESTS, TTFT, TTFT_BOUNDS_S
 from gateway.telemetry.live import quantiles
 from routing.forecast import NO_GROWTH, Growth
-from routing.scaling import PoolLoad, ScaleHistory, ScaleSettings, Wanted
+from routing.scaling import PoolLoad, ScaleHistory, ScaleSettings, Wanted, missed_by
 
 WINDOW_S: Final = 60.0
 """Time that measured quantiles and shares are of: four scrapes of 15 s."""
@@ -26,33 +28,37 @@ LEAST_S: Final = 10.0
 """Shorter spans say nothing of the time for prompts: engines' counters move in steps."""
 
 SCALING_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "tidegate_pool_backends": ("Backends of the pool that do not drain, those that start or are down counted.", ("pool",)),
+    "tidegate_pool_backends": ("Backends of the pool that do not drain, those that start or are down counted.", ("pool", "role")),
     "tidegate_pool_queue_tokens_per_backend": (
         "Uncached prompt tokens that wait, in engines and in the gateway, for each usable backend.",
-        ("pool",),
+        ("pool", "role"),
     ),
     "tidegate_pool_predicted_ttft_p95_seconds": (
         "The time to the first token that 95 of 100 requests are predicted not to exceed.",
-        ("pool",),
+        ("pool", "role"),
     ),
-    "tidegate_pool_kv_pressure_ratio": ("KV that running and waiting requests take, of that which there is; above 1 some wait.", ("pool",)),
-    "tidegate_pool_prefill_busy_ratio": ("Share of the last minute that the usable backends computed prompts for.", ("pool",)),
-    "tidegate_pool_goodput_deficit_ratio": ("Share of the last minute's requests that missed their promise.", ("pool",)),
+    "tidegate_pool_kv_pressure_ratio": (
+        "KV that running and waiting requests take, of that which there is; above 1 some wait.",
+        ("pool", "role"),
+    ),
+    "tidegate_pool_prefill_busy_ratio": ("Share of the last minute that the usable backends computed prompts for.", ("pool", "role")),
+    "tidegate_pool_goodput_deficit_ratio": ("Share of the last minute's requests that missed their promise.", ("pool", "role")),
     "tidegate_pool_held_requests": (
         "Requests that wait for a backend of a pool that may have none and has none up; at least 1 for a minute after one was asked for.",
-        ("pool",),
+        ("pool", "role"),
     ),
-    "tidegate_pool_wanted_backends": ("Backends that are recommended, where the pool has a section scale.", ("pool",)),
+    "tidegate_pool_wanted_backends": ("Backends that are recommended, where the pool has a section scale.", ("pool", "role")),
     "tidegate_pool_load_backends": (
         "Backends that the load of now fills, without headroom, where the pool has a section scale: what forecasts are made of later.",
-        ("pool",),
+        ("pool", "role"),
     ),
     "tidegate_pool_forecast_backends": (
         "Backends that the load is expected to need when an engine that is asked for now serves, headroom included; with scale.predict.",
-        ("pool",),
+        ("pool", "role"),
     ),
 }
 
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
 Rows = list[tuple[tuple[str, ...], float]]
 Sums = dict[tuple[str, ...], list[float]]
 """Counts by family and labels."""
@@ -60,7 +66,7 @@ _TOLD: Final = (TTFT, GOODPUT_REQUESTS)
 
 
 class PoolScale(msgspec.Struct, frozen=True):
-    """One pool: its load, and what is recommended where it has bounds."""
+    """One pool, or its engines of one role: their load (`load.role`), and what is recommended where there are bounds."""
 
     pool: str
     load: PoolLoad
@@ -75,24 +81,34 @@ class PoolScaling:
     Args:
         pools: the pools of the settings with their bounds; None where nothing is recommended.
         clock: seconds that only rise.
-        growth: by how much a pool's load is expected to grow.
+        by_role: bounds by role, of pools whose engines may have one. Their engines of each role are looked at apart.
+        growth: by how much the load of a pool's engines of one role is expected to grow.
     """
 
     def __init__(
-        self, pools: Mapping[str, ScaleSettings | None], clock: Clock, growth: Callable[[str], Growth] = lambda _pool: NO_GROWTH
+        self,
+        pools: Mapping[str, ScaleSettings | None],
+        clock: Clock,
+        by_role: Mapping[str, Mapping[Role, ScaleSettings]] = MappingProxyType({}),
+        growth: Callable[[str, Role], Growth] = lambda _pool, _role: NO_GROWTH,
     ) -> None:
         self._pools = pools
+        self._by_role = by_role
         self._growth = growth
         self._clock = clock
-        self._histories = {pool: ScaleHistory(scale) for pool, scale in pools.items() if scale is not None}
+        self._histories: dict[tuple[str, Role], ScaleHistory] = {}
+        for pool, scale in pools.items():
+            bounds: Mapping[Role, ScaleSettings] = by_role.get(pool) or ({} if scale is None else {"both": scale})
+            self._histories |= {(pool, role): ScaleHistory(one) for role, one in bounds.items()}
         self._last: dict[tuple[int, float], Sums] = {}
         self._window: deque[tuple[float, Sums]] = deque()
         self._computed: dict[str, deque[tuple[float, int]]] = {}
         """The looks at each backend's counter of computed prompt tokens, within the window."""
 
-    def bounds(self, pool: str) -> ScaleSettings | None:
-        """The bounds of a pool; None where nothing is recommended, or there is no such pool."""
-        return self._pools.get(pool)
+    def bounds(self, pool: str, role: Role) -> ScaleSettings | None:
+        """The bounds of a pool's engines of one role; None where nothing is recommended for them, or there is no such pool."""
+        history = self._histories.get((pool, role))
+        return None if history is None else history.scale
 
     def look(self, workers: Sequence[WorkerSnapshot]) -> list[PoolScale]:
         """Every pool now. `workers` are snapshots with their numbers."""
@@ -104,30 +120,54 @@ class PoolScaling:
         fleet = fleet_seen(workers)
         self._note_computed(fleet, now)
         found = []
-        for pool, scale in self._pools.items():
-            load = self._load(pool, [backend for backend in fleet if backend.pool == pool], workers, recent)
-            history = self._histories.get(pool)
-            growth = self._growth(pool)
-            found.append(PoolScale(pool, load, scale, None if history is None else history.note(load, now, growth), growth))
+        for pool in self._pools:
+            of_pool = [backend for backend in fleet if backend.pool == pool]
+            loads = self._loads(pool, of_pool, self._load(pool, of_pool, workers, recent))
+            for role, load in loads.items():
+                history = self._histories.get((pool, role))
+                growth = self._growth(pool, role)
+                scale, wanted = (None, None) if history is None else (history.scale, history.note(load, now, growth))
+                found.append(PoolScale(pool, load, scale, wanted, growth))
         return found
+
+    def _loads(self, pool: str, backends: Sequence[BackendState], whole: PoolLoad) -> dict[Role, PoolLoad]:
+        """The load of the pool, or those of the roles that its engines have or that have bounds."""
+        if pool not in self._by_role:
+            return {"both": whole}
+        bounds = self._by_role[pool]
+        there = {backend.role for backend in backends}
+        roles: list[Role] = [role for role in ROLES if role in there or role in bounds] or ["both"]
+        if roles == ["both"]:
+            return {"both": whole}
+        loads = {role: self._of_role(role, [backend for backend in backends if backend.role == role], whole) for role in roles}
+        lacking = missed_by(loads, bounds)
+        if lacking is not None:
+            loads[lacking] = msgspec.structs.replace(loads[lacking], deficit=whole.deficit)
+        return loads
+
+    def _of_role(self, role: Role, backends: Sequence[BackendState], whole: PoolLoad) -> PoolLoad:
+        """The load of the engines of one role. What waits in the gateway waits for each of them; at which of two engines a measured time
+        to the first token was spent nobody knows."""
+        told = self._told(backends)
+        return msgspec.structs.replace(told, role=role, queued=whole.queued, answered=whole.answered, held=whole.held)
 
     def rows(self, workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, Rows]]:
         """Samples by gauge; what is not known has no sample."""
         found = self.look(workers)
-        columns: tuple[list[tuple[str, float | None]], ...] = (
-            [(one.pool, float(one.load.backends)) for one in found],
-            [(one.pool, one.load.queue_tokens / one.load.up if one.load.up else None) for one in found],
-            [(one.pool, one.load.predicted_s) for one in found],
-            [(one.pool, one.load.kv_pressure) for one in found],
-            [(one.pool, one.load.prefilled) for one in found],
-            [(one.pool, one.load.deficit) for one in found],
-            [(one.pool, float(one.load.held) if one.scale is not None and one.scale.to_zero is not None else None) for one in found],
-            [(one.pool, None if one.wanted is None else float(one.wanted.wanted)) for one in found],
-            [(one.pool, None if one.wanted is None else one.wanted.need.load) for one in found],
-            [(one.pool, None if one.wanted is None else one.wanted.need.forecast) for one in found],
+        columns: tuple[list[float | None], ...] = (
+            [float(one.load.backends) for one in found],
+            [one.load.queue_tokens / one.load.up if one.load.up else None for one in found],
+            [one.load.predicted_s for one in found],
+            [one.load.kv_pressure for one in found],
+            [one.load.prefilled for one in found],
+            [one.load.deficit for one in found],
+            [float(one.load.held) if one.scale is not None and one.scale.to_zero is not None else None for one in found],
+            [None if one.wanted is None else float(one.wanted.wanted) for one in found],
+            [None if one.wanted is None else one.wanted.need.load for one in found],
+            [None if one.wanted is None else one.wanted.need.forecast for one in found],
         )
         for name, column in zip(SCALING_GAUGES, columns, strict=True):
-            yield name, [((pool,), value) for pool, value in column if value is not None]
+            yield name, [((one.pool, one.load.role), value) for one, value in zip(found, column, strict=True) if value is not None]
 
     def _change(self, workers: Iterable[WorkerSnapshot]) -> Sums:
         """What the workers counted since the last look; a worker that is new counts from its first look on."""
@@ -144,15 +184,26 @@ class PoolScaling:
         return change
 
     def _load(self, pool: str, backends: Sequence[BackendState], workers: Sequence[WorkerSnapshot], recent: Sums) -> PoolLoad:
+        queues = [queue for worker in workers for queue in worker.queues if queue.pool == pool]
+        answered = _ttft(pool, recent)
+        p95_ms = quantiles(TTFT_BOUNDS_S, answered).p95
+        return msgspec.structs.replace(
+            self._told(backends),
+            queued=sum(sum(queue.waiting) for queue in queues),
+            ttft_p95_s=None if p95_ms is None else p95_ms / 1000,
+            deficit=_deficit(pool, recent),
+            answered=sum(answered),
+            held=sum(queue.held for queue in queues),
+        )
+
+    def _told(self, backends: Sequence[BackendState]) -> PoolLoad:
+        """What engines tell of their load."""
         usable = [backend for backend in backends if backend.up]
         told = [(backend, signals) for backend in usable if (signals := backend.signals) is not None and signals.running is not None]
         tokens = [signals.waiting_uncached_tokens for _, signals in told if signals.waiting_uncached_tokens is not None]
         kv = [signals.kv_usage for _, signals in told if signals.kv_usage is not None]
         limits = [backend.limit.requests for backend in usable if backend.limit is not None]
         rates = [backend.prefill_tokens_per_s for backend in usable if backend.prefill_tokens_per_s]
-        queues = [queue for worker in workers for queue in worker.queues if queue.pool == pool]
-        answered = _ttft(pool, recent)
-        p95_ms = quantiles(TTFT_BOUNDS_S, answered).p95
         return PoolLoad(
             backends=sum(backend.state != "draining" for backend in backends),
             up=len(usable),
@@ -160,17 +211,12 @@ class PoolScaling:
             running=sum(backend.running_now or 0 for backend, _ in told),
             waiting=sum(backend.waiting_now or 0 for backend, _ in told),
             waiting_tokens=sum(tokens) if tokens else None,
-            queued=sum(sum(queue.waiting) for queue in queues),
             tokens_per_s=sum(rates) / len(rates) * len(usable) if rates else 0.0,
             kv_used=sum(kv),
             kv_telling=len(kv),
             slots=sum(limits) / len(limits) if limits else 0.0,
-            ttft_p95_s=None if p95_ms is None else p95_ms / 1000,
             error_s=max((backend.residual_s for backend in usable), default=0.0),
-            deficit=_deficit(pool, recent),
             prefilled=self._prefilled(usable),
-            answered=sum(answered),
-            held=sum(queue.held for queue in queues),
         )
 
     def _note_computed(self, fleet: Sequence[BackendState], now: float) -> None:

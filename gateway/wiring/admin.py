@@ -26,6 +26,7 @@ from domain.cache_purges import CachePurgeStore
 from domain.faults import Fault
 from domain.identity import Caller, KeyId
 from domain.membership import MemberStore, Owner
+from domain.membership import Role as EngineRole
 from domain.model_revisions import ModelRevisionStore
 from domain.policy_versions import PolicyVersions
 from domain.rollouts import RolloutBook
@@ -83,6 +84,8 @@ from gateway.wiring.stores import (
     stores_on,
 )
 from policies.prompts.folder import names_in
+from routing.forecast import PredictSettings
+from routing.scaling import RoleScaleSettings
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
 from tenancy.directory_ports import DirectoryChange
@@ -537,14 +540,24 @@ def _charts_for(settings: Settings) -> PanelReader | None:
 
 
 def _forecasts_for(settings: Settings) -> LoadForecasts | None:
-    predicts = {pool.name: pool.scale.predict for pool in settings.pools if pool.scale is not None and pool.scale.predict is not None}
+    predicts: dict[tuple[str, EngineRole], PredictSettings] = {}
+    for pool in settings.pools:
+        written: dict[EngineRole, RoleScaleSettings] = pool.scale_roles or ({} if pool.scale is None else {"both": pool.scale})
+        predicts |= {(pool.name, role): scale.predict for role, scale in written.items() if scale.predict is not None}
     url = settings.console.prometheus_url
     return LoadForecasts(predicts, HttpPrometheus(url), time.time) if predicts and url is not None else None
 
 
 def _scaling_for(settings: Settings, forecasts: LoadForecasts | None) -> PoolScaling:
     pools = {pool.name: pool.scale for pool in settings.pools}
-    return PoolScaling(pools, time.monotonic) if forecasts is None else PoolScaling(pools, time.monotonic, forecasts.growth)
+    by_role = {
+        pool.name: {role: written.bounds for role, written in pool.scale_roles.items()}
+        for pool in settings.pools
+        if pool.disaggregation is not None
+    }
+    if forecasts is None:
+        return PoolScaling(pools, time.monotonic, by_role)
+    return PoolScaling(pools, time.monotonic, by_role, forecasts.growth)
 
 
 def _log_token(issuer: str, outcome: JwtOutcome) -> None:

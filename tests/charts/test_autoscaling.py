@@ -106,7 +106,7 @@ def test_a_pool_that_scales_to_zero_wakes_for_held_requests() -> None:
     for trigger in spec["triggers"]:
         assert trigger["metadata"]["activationThreshold"] == "0"
     held = spec["triggers"][1]
-    assert held["metadata"]["query"] == f'clamp_max(sum({HELD}{{pool="chat"}}), 1) or vector(0)'
+    assert held["metadata"]["query"] == f'clamp_max(sum({HELD}{{pool="chat", role="both"}}), 1) or vector(0)'
     assert (held["metricType"], held["metadata"]["threshold"]) == ("AverageValue", "1"), "it wakes one engine, and asks for no more"
     kept = of(rendered("engines", **scaled()), "ScaledObject")["spec"]
     assert "idleReplicaCount" not in kept
@@ -126,7 +126,7 @@ def test_every_signal_is_a_gauge_that_the_gateway_has() -> None:
         documents = rendered("engines", **scaled(by="hpa", signals=[{"name": name} for name in names]))
         metrics += [metric["external"] for metric in of(documents, "HorizontalPodAutoscaler")["spec"]["metrics"]]
     assert [metric["metric"]["name"] in SCALING_GAUGES for metric in metrics] == [True] * 7
-    assert all(metric["metric"]["selector"] == {"matchLabels": {"pool": "chat"}} for metric in metrics)
+    assert all(metric["metric"]["selector"] == {"matchLabels": {"pool": "chat", "role": "both"}} for metric in metrics)
     assert metrics[0]["target"] == {"type": "AverageValue", "averageValue": "1"}
     assert metrics[1]["target"] == {"type": "Value", "value": "4000"}
     assert metrics[-1]["target"] == {"type": "AverageValue", "averageValue": "1"}, "a forecast is a number of engines"
@@ -153,7 +153,7 @@ def test_the_queries_mean_what_is_meant(tmp_path: Path) -> None:
     }
 
     def series(gateway: str, **gauges: float) -> list[dict[str, str]]:
-        labels = f'{{pool="chat", instance="{gateway}"}}'
+        labels = f'{{pool="chat", role="both", instance="{gateway}"}}'
         return [{"series": f"tidegate_pool_{name}{labels}", "values": f"{value}x5"} for name, value in gauges.items()]
 
     cases = {
@@ -218,10 +218,32 @@ def test_the_chart_of_the_engines_refuses(autoscaling: dict[str, Any], message: 
     assert message in refusal("engines", **scaled(**autoscaling))
 
 
-def test_the_halves_of_a_disaggregated_pool_do_not_scale_by_figures_of_both() -> None:
-    values = scaled()
-    values["pools"]["chat"] |= {"launch": "vllm-pd-prefill", "role": "prefill", "group": "long"}
-    assert 'pools.chat.autoscaling.by: the engines of group "long" belong together' in refusal("engines", **values)
+def test_the_halves_of_a_disaggregated_pool_scale_by_figures_of_their_own() -> None:
+    for role in ("prefill", "decode"):
+        values = scaled(pool="long", signals=[{"name": "recommendation"}, {"name": "kv"}])
+        values["pools"]["chat"] |= {"launch": f"vllm-pd-{role}", "role": role, "group": "long"}
+        documents = rendered("engines", **values)
+        assert problems(documents) == []
+        queries = [trigger["metadata"]["query"] for trigger in of(documents, "ScaledObject")["spec"]["triggers"]]
+        assert queries == [f'max(tidegate_pool_{name}{{pool="long", role="{role}"}})' for name in ("wanted_backends", "kv_pressure_ratio")]
+
+
+@pytest.mark.parametrize(
+    ("pool", "autoscaling", "message"),
+    [
+        ({"group": "ranks"}, {}, 'autoscaling.by: the engines of group "ranks" are ranks of one model and serve together'),
+        ({"role": "decode", "group": "long"}, {}, "autoscaling.pool: is empty; name the pool in tidegate.yaml"),
+        (
+            {"role": "decode", "group": "long"},
+            {"pool": "long", "toZero": {"enabled": True}},
+            "serve nobody without decode engines; keep one",
+        ),
+    ],
+)
+def test_engines_that_cannot_come_or_go_alone_are_refused(pool: dict[str, Any], autoscaling: dict[str, Any], message: str) -> None:
+    values = scaled(**autoscaling)
+    values["pools"]["chat"] |= pool
+    assert message in refusal("engines", **values)
 
 
 def gateways(**autoscaling: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.server
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -77,15 +78,16 @@ async def test_the_dashboards_are_drawn_from_a_real_prometheus(tmp_path: Path) -
                     while 1 not in await page.evaluate(LINES, "Requests by model"):
                         await page.wait_for_timeout(500)
                 titles = {panel.title for panel in OVERVIEW.panels}
+                await expect(page.locator("figure")).to_have_count(len(titles))
                 assert {await one.get_attribute("aria-label") for one in await page.locator("figure").all()} == titles
                 await expect(page.get_by_role("group", name="Failures by kind")).to_contain_text("Empty until a request fails")
                 # a choice goes into the address, and into the question
-                asked: list[str] = []
-                page.on("request", lambda request: asked.append(request.url))
-                await page.get_by_role("combobox", name="Model").select_option("sim")
-                await page.wait_for_url("**model=sim*")
+                chosen = re.compile(r"/panels/requests-by-model\?.*model=sim")
+                async with page.expect_response(chosen, timeout=HANG_S * 1000) as drawn:
+                    await page.get_by_role("combobox", name="Model").select_option("sim")
+                    await page.wait_for_url("**model=sim*")
+                assert (await drawn.value).ok
                 await expect(requests.locator(".legend")).to_contain_text("sim")
-                assert any("/panels/requests-by-model?" in one and "model=sim" in one for one in asked)
                 await page.get_by_role("combobox", name="Dashboard").select_option(label="fleet")
                 await expect(page.get_by_role("group", name="Engines that take requests")).to_contain_text("yes")
                 assert await findings(page) == []

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from backends.simengine import SimEngine, SimSettings
-from tests.browser import NARROW, WIDE, WITHIN_MS, chromium, findings, overflows, screenshot, show, signed_in
+from tests.browser import NARROW, WIDE, chromium, findings, overflows, screenshot, show, signed_in
 from tests.e2e.test_admin_api import TOKEN, command
 from tests.e2e.test_serve import SETTINGS, Served, serving
 from tests.timing import HANG_S
@@ -35,12 +35,6 @@ guards:
 """
 PAGES = ("Cache", "Guards", "Overload")
 TABS = ("What rules said", "Blocks", "On trial", "Try a text")
-
-
-@pytest.fixture(autouse=True)
-def patient() -> None:
-    """A page is waited for as long as anything else of a browser: the machine may be busy."""
-    expect.set_options(timeout=2 * WITHIN_MS)
 
 
 @asynccontextmanager
@@ -152,7 +146,7 @@ async def test_a_text_is_tried_by_keyboard_and_what_stands_in_it_stays_text(tmp_
         await expect(page.get_by_role("button", name="Judge")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("status").get_by_text("is changed")).to_be_visible()
-        assert await page.locator("mark").all_inner_texts() == ["hello", "ann@example.com"]
+        await expect(page.locator("mark")).to_have_text(["hello", "ann@example.com"])
         assert await page.locator("pre img").count() == 0
         await expect(page.locator("pre").last).to_have_text(f"\U0001f389 {MARKUP} hello [EMAIL]")
         await page.get_by_label("written here").check()

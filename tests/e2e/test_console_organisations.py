@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.browser import NARROW, WIDE, WITHIN_MS, findings, overflows, screenshot, show, signed_in
+from tests.browser import NARROW, WIDE, findings, overflows, screenshot, show, signed_in
 from tests.e2e.test_admin_api import TOKEN
 from tests.e2e.test_console import key_with, opened
 from tests.e2e.test_console_tenants import HOSTILE, chat, run, tab
 
 pytestmark = pytest.mark.browser
-
-expect.set_options(timeout=WITHIN_MS)
 
 
 async def test_an_organisation_is_made_limited_and_kept_while_a_tenant_is_in_it(tmp_path: Path) -> None:
@@ -43,7 +41,7 @@ async def test_an_organisation_is_made_limited_and_kept_while_a_tenant_is_in_it(
 
         await tab(page, "Limits")
         await main.get_by_role("button", name="Set a limit").click()
-        assert await dialog.get_by_label("Of").locator("option").all_inner_texts() == ["the whole organisation"]
+        await expect(dialog.get_by_label("Of").locator("option")).to_have_text(["the whole organisation"])
         await dialog.get_by_label("Counts").select_option("requests")
         await dialog.get_by_label("Window").select_option("day")
         await dialog.get_by_label("Amount").fill("10")

@@ -86,7 +86,7 @@ async def test_a_few_requests_are_seen_in_every_way(tmp_path: Path) -> None:
     assert samples["gen_ai_server_time_to_first_token_seconds_count", gen_ai] == 5
     assert samples["gen_ai_client_token_usage_count", (*gen_ai, ("gen_ai_token_type", "output"))] == 5
     assert f'trace_id="{TRACE}"' in text
-    chat = (("pool", "chat"),)
+    chat = (("pool", "chat"), ("role", "both"))
     assert samples["tidegate_pool_wanted_backends", chat] == samples["tidegate_pool_backends", chat] == 2
     assert samples["tidegate_pool_queue_tokens_per_backend", chat] == 0 <= samples["tidegate_pool_kv_pressure_ratio", chat] < 1
     assert samples["tidegate_limit_headroom_ratio", (("tenant", "acme"),)] == 1

@@ -45,7 +45,7 @@ def backfilled(home: Path, now: float) -> None:
     lines = ["# TYPE tidegate_pool_load_backends gauge"]
     for at in range(int(now - 1.5 * DAY_S), int(now - 1800), 120):
         grown = 0 < (at - (now - DAY_S + 3000)) < 9000
-        lines.append(f'tidegate_pool_load_backends{{instance="before",pool="chat"}} {6 if grown else 1} {at}')
+        lines.append(f'tidegate_pool_load_backends{{instance="before",pool="chat",role="both"}} {6 if grown else 1} {at}')
     (home / "history").write_text("\n".join([*lines, "# EOF", ""]))
     written = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(home / "history"), str(home / "prometheus-data")]
     subprocess.run(written, check=True, capture_output=True, timeout=HANG_S)
@@ -62,7 +62,7 @@ async def test_backends_are_recommended_before_the_load_of_yesterday_comes(tmp_p
         engine = SimEngine(SimSettings(models=("sim",)))
         async with engine, serving(tmp_path / "gateway", engine.url, settings=settings(tmp_path), more=console_settings(url)) as served:
             async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
-                chat = (("pool", "chat"),)
+                chat = (("pool", "chat"), ("role", "both"))
                 samples, _ = await when(served, client, lambda seen: seen.get(("tidegate_pool_forecast_backends", chat), 0) > 5)
                 assert samples["tidegate_pool_forecast_backends", chat] == pytest.approx(5 / 0.8, abs=0.1)
                 assert samples["tidegate_pool_wanted_backends", chat] == 7
@@ -79,7 +79,7 @@ async def test_backends_are_recommended_before_the_load_of_yesterday_comes(tmp_p
     (written,) = yaml.safe_load_all(hours.stdout[hours.stdout.index("autoscaling:") :])
     assert (written["autoscaling"]["min"], written["autoscaling"]["max"]) == (2, 8)
     assert written["autoscaling"]["schedule"][0]["engines"] == 8
-    assert none.returncode == 1 and "No pool 'nowhere' has a section scale.predict" in none.stderr
+    assert none.returncode == 1 and "No pool 'nowhere' with both engines has a section predict" in none.stderr
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ async def test_without_an_answer_of_prometheus_there_is_no_forecast_and_the_reco
         async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             samples, _ = await scraped(served, client)
             shown = await asyncio.to_thread(command, served, "scaling", "--json")
-    assert samples["tidegate_pool_wanted_backends", (("pool", "chat"),)] == 1
+    assert samples["tidegate_pool_wanted_backends", (("pool", "chat"), ("role", "both"))] == 1
     assert not [name for name, _ in samples if name == "tidegate_pool_forecast_backends"]
     (pool,) = json.loads(shown.stdout)
     assert (pool["forecast"], pool["wanted"]) == (None, 1)

@@ -1,17 +1,23 @@
 """How many backends each pool should have, with the figures that say so."""
 
 from math import ceil
+from typing import Annotated, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from domain.membership import Role
+from domain.strict import Strict
 from gateway.admin.call import answer
-from gateway.admin.describe import READ_ERRORS, Asking, errors
+from gateway.admin.describe import READ_ERRORS, Asking
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import RETRY, AdminProblem
 from gateway.telemetry.scaling_gauges import PoolScale
 from routing.forecast import schedule
+
+UNASKED: Final = "the pool has no section scale"
+UNASKED_ROLE: Final = "the pool's scale_roles has no section {}"
 
 router = APIRouter(route_class=GuardedRoute, tags=["Backends"])
 
@@ -30,9 +36,10 @@ class ScaleFigures(BaseModel):
 
 
 class PoolScaleShown(BaseModel):
-    """One pool."""
+    """One pool, or its engines of one role where they compute prompts for each other."""
 
     pool: str
+    role: Role = Field(description="`both`: engines that serve whole requests.")
     present: int = Field(description="Backends that do not drain, those that start or are down counted.")
     up: int
     wanted: int | None = Field(description="Backends that are recommended; null for a pool without a section `scale`.")
@@ -75,10 +82,17 @@ class ScheduledShown(BaseModel):
     engines: int
 
 
+class HoursQuery(Strict):
+    """Whose hours."""
+
+    role: Role = Field(default="both", description="Of engines that compute prompts for each other: `prefill` or `decode`.")
+
+
 class HoursShown(BaseModel):
     """The hours of a day, and a schedule that follows from them."""
 
     pool: str
+    role: Role
     zone: str
     hours: list[HourShown]
     min: int | None = Field(description="Engines of the quietest hour; null until every hour of the day is known.")
@@ -86,14 +100,14 @@ class HoursShown(BaseModel):
     schedule: list[ScheduledShown] = Field(description="When more than `min` are needed; empty until every hour of the day is known.")
 
 
-@router.get("/scaling/{pool}/hours", response_model=HoursShown, responses=errors(401, 403, 404), summary="A pool's load by hour of the day")
-async def scaling_hours(call: Asking, pool: str) -> Response:
+@router.get("/scaling/{pool}/hours", response_model=HoursShown, responses=READ_ERRORS, summary="A pool's load by hour of the day")
+async def scaling_hours(call: Asking, pool: str, asked: Annotated[HoursQuery, Query()]) -> Response:
     """Show what each hour of the day needed, and when how many engines should be there, for autoscalers that go by the clock."""
     own, forecasts = call.parts.scaling, call.parts.forecasts
-    scale = own.bounds(pool) if own is not None else None
-    found = forecasts.hours(pool) if forecasts is not None else None
+    scale = own.bounds(pool, asked.role) if own is not None else None
+    found = forecasts.hours(pool, asked.role) if forecasts is not None else None
     if scale is None or found is None:
-        message = f"No pool {pool!r} has a section scale.predict in the settings; only with one the load of past days is read."
+        message = f"No pool {pool!r} with {asked.role} engines has a section predict in scale or scale_roles; without one no past is read."
         raise AdminProblem(404, "not_found", message)
     predict, loads = found
 
@@ -108,6 +122,7 @@ async def scaling_hours(call: Asking, pool: str) -> Response:
     times = schedule([one.engines for one in hours], predict.lead_s) if whole else []
     shown = HoursShown(
         pool=pool,
+        role=asked.role,
         zone=predict.zone,
         hours=hours,
         min=min(one.engines for one in hours) if whole else None,
@@ -131,6 +146,7 @@ def _shown(one: PoolScale) -> PoolScaleShown:
     load, scale, wanted = one.load, one.scale, one.wanted
     return PoolScaleShown(
         pool=one.pool,
+        role=load.role,
         present=load.backends,
         up=load.up,
         wanted=None if wanted is None else wanted.wanted,
@@ -142,7 +158,7 @@ def _shown(one: PoolScale) -> PoolScaleShown:
         forecast=None if wanted is None or wanted.need.forecast is None else round(wanted.need.forecast, 2),
         forecast_why=one.growth.why,
         scale_in_in_s=0.0 if wanted is None else round(wanted.settles_s, 1),
-        why="the pool has no section scale" if wanted is None else wanted.why,
+        why=(UNASKED if load.role == "both" else UNASKED_ROLE.format(load.role)) if wanted is None else wanted.why,
         figures=ScaleFigures(
             running=load.running,
             waiting=load.waiting,

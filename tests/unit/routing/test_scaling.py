@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from routing.scaling import PoolLoad, ScaleHistory, ScaleSettings, needed
+from domain.membership import Role
+from routing.scaling import PREFILL, PoolLoad, ScaleHistory, ScaleSettings, missed_by, needed
 
 EASY = PoolLoad(backends=4, up=4, telling=4, running=8, slots=32.0, tokens_per_s=40_000.0, kv_used=0.4, kv_telling=4)
 BARE = ScaleSettings(headroom=0.0, kv=0.8, ttft_s=2.0, scale_in_after_s=300.0)
@@ -128,3 +129,28 @@ def test_engines_that_compute_prompts_much_of_the_time_are_too_few() -> None:
 
 def changed_bounds(**fields: float) -> ScaleSettings:
     return BARE.model_copy(update=fields)
+
+
+def test_engines_that_only_generate_need_nothing_for_prompts() -> None:
+    late = changed(EASY, waiting=8, waiting_tokens=12_000_000, prefilled=0.9, ttft_p95_s=30.0)
+    assert needed(late, BARE).backends > 8
+    decoding = changed(late, role="decode")
+    assert decoding.predicted_s is None and decoding.queue_tokens == 0
+    assert needed(decoding, BARE) == needed(changed(decoding, waiting_tokens=None, prefilled=None, ttft_p95_s=None), BARE)
+    assert needed(changed(decoding, kv_used=3.6), BARE).backends > 4, "their memory and their slots count"
+
+
+def test_engines_that_only_compute_prompts_may_do_so_for_more_of_their_time() -> None:
+    busy = changed(EASY, prefilled=0.6)
+    halves = needed(changed(busy, role="prefill"), BARE)
+    assert halves.backends == pytest.approx(4 * 0.6 / PREFILL["prefill"]) and needed(busy, BARE).backends == pytest.approx(8.0)
+    assert needed(changed(busy, role="prefill"), changed_bounds(prefill=0.5)).backends == pytest.approx(4 * 0.6 / 0.5)
+
+
+def test_missed_promises_are_laid_to_the_role_that_lacks_most() -> None:
+    full, easy = changed(EASY, role="prefill", running=120), changed(EASY, role="decode")
+    bounds: dict[Role, ScaleSettings] = {"prefill": BARE, "decode": BARE}
+    assert missed_by({"prefill": full, "decode": easy}, bounds) == "prefill"
+    assert missed_by({"prefill": full, "decode": easy}, {"decode": BARE}) == "decode", "no other may grow"
+    assert missed_by({"prefill": changed(full, telling=0), "decode": easy}, bounds) == "decode"
+    assert missed_by({"prefill": changed(full, up=0)}, bounds) is None

@@ -121,6 +121,16 @@ export function Field({ label, hint, name, error, children, ...rest }) {
     ${mistake && html`<span class="mistake" role="alert">${mistake}</span>`}</label>`;
 }
 
+/**
+ * A field of a form that stays on the page: it follows `value`, and keeps what a person is writing while the page around it is drawn anew.
+ * (Preact sets `value` and `checked` of an element at every drawing; fields of a form in a dialog have `defaultValue` and `defaultChecked`.)
+ */
+export function Typed({ value, ...rest }) {
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  return html`<input value=${text} onInput=${(event) => setText(event.target.value)} ...${rest} />`;
+}
+
 /** The form's values by name; empty texts are left out. */
 export function valuesOf(form) {
   return Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value !== ""));

@@ -12,7 +12,7 @@ function AccountForm({ shown, withOrganisation, organisations, change, words, on
   const { error, busy } = change;
   return html`<form class="stack" onSubmit=${onSubmit}>
     ${!shown && html`<${Field} label="Name" hint="1 to 63 lower-case letters, digits and inner dashes. It cannot be changed." name="name" error=${error}><input name="name" required maxlength="63" autofocus spellcheck=${false} /><//>`}
-    <${Field} label="Label" hint="A note for people." name="label" error=${error}><input name="label" value=${shown?.label ?? ""} /><//>
+    <${Field} label="Label" hint="A note for people." name="label" error=${error}><input name="label" defaultValue=${shown?.label ?? ""} /><//>
     ${withOrganisation && html`<${Field} label="Organisation" hint="Tenants of one organisation are limited together." name="organisation" error=${error}><select name="organisation">${[...new Set([...organisations.map(({ name }) => name), shown?.organisation ?? "default"])].map((name) => html`<option key=${name} value=${name} selected=${name === (shown?.organisation ?? "default")}>${name}</option>`)}</select><//>`}
     <${RightsFields} rights=${shown?.rights} error=${error} />
     <${Rest} error=${error} fields=${FIELDS} />

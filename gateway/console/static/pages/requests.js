@@ -4,7 +4,7 @@ import { api, path } from "../lib/api.js";
 import { Bars, Waterfall } from "../lib/chart.js";
 import { NONE, bytes, count, ms, usd } from "../lib/format.js";
 import { follow } from "../lib/live.js";
-import { Badge, Empty, Field, Found, Head, Panel, Table, Tile, Tiles, Time, onlyTenant, useAsk } from "../lib/ui.js";
+import { Badge, Empty, Field, Found, Head, Panel, Table, Tile, Tiles, Time, Typed, onlyTenant, useAsk } from "../lib/ui.js";
 
 const RECENT_S = { "1 minute": 60, "15 minutes": 900, "1 hour": 3600, "24 hours": 86_400, "7 days": 604_800 };
 const KEPT = 500;
@@ -56,10 +56,10 @@ function Filters({ params, me, onChange }) {
     <${Field} label="Show"><select name="order" value=${params.order ?? ""}><option value="">newest first</option><option value="slowest">slowest first</option></select><//>
     <${Field} label="Of the last"><select name="last">${Object.keys(RECENT_S).map((words) => html`<option key=${words} value=${words} selected=${words === (params.last ?? "1 hour")}>${words}</option>`)}</select><//>
     <${Field} label="Outcome"><select name="outcome" value=${params.outcome ?? ""}><option value="">any</option><option value="ok">ok</option><option value="failed">failed</option></select><//>
-    ${!onlyTenant(me) && html`<${Field} label="Tenant"><input name="tenant" value=${params.tenant ?? ""} size="12" /><//>`}
-    <${Field} label="Model"><input name="model" value=${params.model ?? ""} size="14" /><//>
-    <${Field} label="Backend"><input name="backend" value=${params.backend ?? ""} size="10" /><//>
-    <${Field} label="At least, ms"><input name="min_duration_ms" type="number" min="0" value=${params.min_duration_ms ?? ""} style=${{ width: "6rem" }} /><//>
+    ${!onlyTenant(me) && html`<${Field} label="Tenant"><${Typed} name="tenant" value=${params.tenant ?? ""} size="12" /><//>`}
+    <${Field} label="Model"><${Typed} name="model" value=${params.model ?? ""} size="14" /><//>
+    <${Field} label="Backend"><${Typed} name="backend" value=${params.backend ?? ""} size="10" /><//>
+    <${Field} label="At least, ms"><${Typed} name="min_duration_ms" type="number" min="0" value=${params.min_duration_ms ?? ""} style=${{ width: "6rem" }} /><//>
   </form>`;
 }
 

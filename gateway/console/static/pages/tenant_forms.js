@@ -59,10 +59,10 @@ export function RightsFields({ rights, error, open = false }) {
   const inside = error?.param?.startsWith("rights.") ? { message: error.message, param: error.param.replace(/^rights\.(caps\.)?/, "") } : null;
   return html`<details open=${open || !!inside}><summary>Rights: models, endpoints, bounds of a request</summary><div class="stack-in">
     <p class="small soft">A right can only restrict what the levels above allow. An empty field restricts nothing; “none” allows nothing.</p>
-    ${[["models", "Models", "Public names, between commas."], ["loras", "Adapters", "Between commas."], ["endpoints", "Endpoints", "Paths, as /v1/embeddings."]].map(([name, label, hint]) => html`<${Field} key=${name} label=${label} hint=${hint} name=${name} error=${inside}><input name=${name} value=${shownList(rights?.[name])} spellcheck=${false} /><//>`)}
-    <div class="grid-small">${Object.entries(CAPS).map(([name, label]) => html`<${Field} key=${name} label=${label} name=${name} error=${inside}><input name=${name} inputmode="numeric" value=${rights?.caps[name] ?? ""} /><//>`)}
+    ${[["models", "Models", "Public names, between commas."], ["loras", "Adapters", "Between commas."], ["endpoints", "Endpoints", "Paths, as /v1/embeddings."]].map(([name, label, hint]) => html`<${Field} key=${name} label=${label} hint=${hint} name=${name} error=${inside}><input name=${name} defaultValue=${shownList(rights?.[name])} spellcheck=${false} /><//>`)}
+    <div class="grid-small">${Object.entries(CAPS).map(([name, label]) => html`<${Field} key=${name} label=${label} name=${name} error=${inside}><input name=${name} inputmode="numeric" defaultValue=${rights?.caps[name] ?? ""} /><//>`)}
     <${Field} label="Highest priority class" name="priority_class" error=${inside}><select name="priority_class"><option value="">that of the policy</option>${["critical", "interactive", "default", "batch"].map((word) => html`<option key=${word} value=${word} selected=${rights?.priority_class === word}>${word}</option>`)}</select><//></div>
-    <label class="check"><input type="checkbox" name="tools" checked=${rights?.caps.tools ?? true} /> Requests may carry tools</label>
+    <label class="check"><input type="checkbox" name="tools" defaultChecked=${rights?.caps.tools ?? true} /> Requests may carry tools</label>
   </div></details>`;
 }
 

@@ -33,12 +33,12 @@ function bodyFrom(form, before) {
 function KeyForm({ me, shown, projects, error, busy, words, onSubmit, onClose }) {
   const roles = [...new Set([...grantable(me), ...(shown?.roles ?? [])])];
   return html`<form class="stack" onSubmit=${onSubmit}>
-    <${Field} label="Label" hint="A note for people: which program has this key." name="label" error=${error}><input name="label" value=${shown?.label ?? ""} autofocus /><//>
+    <${Field} label="Label" hint="A note for people: which program has this key." name="label" error=${error}><input name="label" defaultValue=${shown?.label ?? ""} autofocus /><//>
     ${!shown && html`<${Field} label="Project" name="project" error=${error}><select name="project">${projects.map(({ name }) => html`<option key=${name} value=${name} selected=${name === "default"}>${name}</option>`)}</select><//>`}
-    <${Field} label="Expires" hint="In your time zone; empty for never." name="expires_unix" error=${error}><input type="datetime-local" name="expires_unix" value=${localOf(shown?.expires_unix)} /><//>
+    <${Field} label="Expires" hint="In your time zone; empty for never." name="expires_unix" error=${error}><input type="datetime-local" name="expires_unix" defaultValue=${localOf(shown?.expires_unix)} /><//>
     <fieldset class="plain"><legend>What it is for</legend>
-      <label class="check"><input type="checkbox" name="inference" checked=${shown?.inference ?? true} /> Inference: the data port accepts it</label>
-      ${roles.map((role) => html`<label class="check" key=${role}><input type="checkbox" name="roles" value=${role} checked=${shown?.roles.includes(role) ?? false} /> Role ${role} on the admin port</label>`)}
+      <label class="check"><input type="checkbox" name="inference" defaultChecked=${shown?.inference ?? true} /> Inference: the data port accepts it</label>
+      ${roles.map((role) => html`<label class="check" key=${role}><input type="checkbox" name="roles" value=${role} defaultChecked=${shown?.roles.includes(role) ?? false} /> Role ${role} on the admin port</label>`)}
       ${["inference", "roles"].includes(error?.param?.split(".")[0]) && html`<span class="mistake" role="alert">${error.message}</span>`}
     </fieldset>
     <${Field} label="Tags" hint="One name=value a line; rules of policies can test them." name="tags" error=${error}><textarea name="tags" rows="2" class="short" spellcheck=${false}>${tagsText(shown?.tags)}</textarea><//>

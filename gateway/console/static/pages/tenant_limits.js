@@ -32,10 +32,10 @@ const raised = (limit) => limit.raised_to !== null && limit.raised_until_unix > 
 
 function AmountFields({ shown, meter, window, error }) {
   const hint = meter === "cost_usd" ? "Dollars, as 12.50." : "A whole number.";
-  return html`<${Field} label="Amount" hint=${`${hint} 0 refuses everything.`} name="amount" error=${error}><input name="amount" required inputmode="decimal" value=${written(shown, "amount")} /><//>
-    <${Field} label="Warn from" hint="The soft threshold: replies carry a warning from here on. Empty for none." name="soft" error=${error}><input name="soft" inputmode="decimal" value=${written(shown, "soft")} /><//>
-    ${window === "minute" && html`<${Field} label="Burst" hint="How much may come at once; empty for the amount." name="burst" error=${error}><input name="burst" inputmode="numeric" value=${written(shown, "burst")} /><//>`}
-    ${ZONED.includes(window) && html`<${Field} label="Time zone of the calendar" hint="As Europe/Berlin; empty for UTC." name="zone" error=${error}><input name="zone" value=${shown?.zone ?? ""} spellcheck=${false} /><//>`}`;
+  return html`<${Field} label="Amount" hint=${`${hint} 0 refuses everything.`} name="amount" error=${error}><input name="amount" required inputmode="decimal" defaultValue=${written(shown, "amount")} /><//>
+    <${Field} label="Warn from" hint="The soft threshold: replies carry a warning from here on. Empty for none." name="soft" error=${error}><input name="soft" inputmode="decimal" defaultValue=${written(shown, "soft")} /><//>
+    ${window === "minute" && html`<${Field} label="Burst" hint="How much may come at once; empty for the amount." name="burst" error=${error}><input name="burst" inputmode="numeric" defaultValue=${written(shown, "burst")} /><//>`}
+    ${ZONED.includes(window) && html`<${Field} label="Time zone of the calendar" hint="As Europe/Berlin; empty for UTC." name="zone" error=${error}><input name="zone" defaultValue=${shown?.zone ?? ""} spellcheck=${false} /><//>`}`;
 }
 
 function bodyFrom(form, meter, before) {
@@ -116,7 +116,7 @@ function RaiseLimit({ of, done }) {
     <${Dialog} title=${`Raise for a time: ${limitWords(of)}`} open=${open} onClose=${close}><form class="stack" onSubmit=${submit}>
       <p>The limit is ${amountOf(of.meter, of.amount)}, and will be that again afterwards.</p>
       <${Field} label="Raise to" hint=${of.meter === "cost_usd" ? "Dollars, as 12.50." : "A whole number."} name="to" error=${change.error}><input name="to" required inputmode="decimal" autofocus /><//>
-      <${Field} label="Until" hint="In your time zone." name="until_unix" error=${change.error}><input type="datetime-local" name="until_unix" required value=${localOf(Date.now() / 1000 + 3600)} /><//>
+      <${Field} label="Until" hint="In your time zone." name="until_unix" error=${change.error}><input type="datetime-local" name="until_unix" required defaultValue=${localOf(Date.now() / 1000 + 3600)} /><//>
       <${Rest} error=${change.error} fields=${FIELDS} />
       <div class="row"><button class="primary" disabled=${change.busy}>Raise</button><button type="button" onClick=${close}>Cancel</button></div></form><//>`;
 }

@@ -3,7 +3,7 @@ import { html } from "../vendor/preact-htm.js";
 import { api } from "../lib/api.js";
 import { Bars, Columns } from "../lib/chart.js";
 import { count, percent, usd } from "../lib/format.js";
-import { Empty, Field, Found, Head, Panel, Table, Tile, Tiles, useAsk } from "../lib/ui.js";
+import { Empty, Field, Found, Head, Panel, Table, Tile, Tiles, Typed, useAsk } from "../lib/ui.js";
 
 const READERS = ["owner", "admin", "operator", "billing", "auditor"];
 const DAY_MS = 86_400_000;
@@ -98,10 +98,10 @@ function Filters({ params, confined }) {
     move({ ...params, ...values });
   };
   const shown = daysOf(params);
-  const text = (name, label) => html`<${Field} label=${label} name=${name}><input name=${name} value=${params[name] ?? ""} size="12" maxlength="256" spellcheck=${false} /><//>`;
+  const text = (name, label) => html`<${Field} label=${label} name=${name}><${Typed} name=${name} value=${params[name] ?? ""} size="12" maxlength="256" spellcheck=${false} /><//>`;
   return html`<form class="filters" aria-label="What to show" onSubmit=${change} onChange=${change}>
     <${Field} label="Time (days in UTC)" name="range"><select name="range">${Object.entries(RANGES).map(([key, words]) => html`<option key=${key} value=${key} selected=${key === (params.range ?? "30")}>${words}</option>`)}</select><//>
-    ${params.range === "custom" && html`<${Field} label="First day" name="first"><input type="date" name="first" value=${shown.first} max=${shown.last} /><//><${Field} label="Last day" name="last"><input type="date" name="last" value=${shown.last} min=${shown.first} /><//>`}
+    ${params.range === "custom" && html`<${Field} label="First day" name="first"><${Typed} type="date" name="first" value=${shown.first} max=${shown.last} /><//><${Field} label="Last day" name="last"><${Typed} type="date" name="last" value=${shown.last} min=${shown.first} /><//>`}
     <${Field} label="Show" name="measure"><select name="measure">${Object.entries(MEASURES).map(([key, [words]]) => html`<option key=${key} value=${key} selected=${key === (params.measure ?? "cost")}>${words}</option>`)}</select><//>
     ${!confined && text("tenant", "Tenant")}
     ${text("model", "Model")}

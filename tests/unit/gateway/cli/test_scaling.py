@@ -14,7 +14,7 @@ def test_the_recommendation_is_told_in_words(tmp_path: Path) -> None:
         shown = port.run("scaling")
         assert shown.exit_code == 0, shown.output
         assert "the pool has no backend" in shown.stdout
-        chat, bare = port.json("scaling")
+        chat, bare, *_ = port.json("scaling")
         assert (chat["pool"], chat["present"], chat["wanted"]) == ("chat", 0, 2)
         assert bare["wanted"] is None
 
@@ -22,7 +22,7 @@ def test_the_recommendation_is_told_in_words(tmp_path: Path) -> None:
 def test_a_pool_without_forecasts_has_no_hours(tmp_path: Path) -> None:
     with admin_socket(tmp_path) as port:
         refused = port.run("scaling", "--hours", "nowhere")
-        assert refused.exit_code == 1 and "scale.predict" in refused.stderr
+        assert refused.exit_code == 1 and "has a section predict" in refused.stderr
 
 
 def test_hours_become_values_of_the_chart() -> None:

@@ -47,26 +47,26 @@ def forecasts(past: Past, now: list[float]) -> LoadForecasts:
     async def sleep(_seconds: float) -> None:
         raise Stop
 
-    return LoadForecasts({"chat": LEAD}, past, lambda: now[0], sleep)
+    return LoadForecasts({("chat", "both"): LEAD}, past, lambda: now[0], sleep)
 
 
 async def test_the_history_is_read_once_and_then_what_is_new() -> None:
     past, now = Past(), [NOW]
     made = forecasts(past, now)
-    assert made.growth("chat").why == "no forecast: the history is being read"
+    assert made.growth("chat", "both").why == "no forecast: the history is being read"
     with pytest.raises(Stop):
         await made.run()
-    assert past.asked[0]["query"] == 'max(avg_over_time(tidegate_pool_load_backends{pool="chat"}[600s]))'
+    assert past.asked[0]["query"] == 'max(avg_over_time(tidegate_pool_load_backends{pool="chat", role="both"}[600s]))'
     start, end = float(past.asked[0]["start"]), float(past.asked[0]["end"])
     assert end % SLOT_S == 0 and NOW - SLOT_S - 30 < end <= NOW - 30
     assert end - start == pytest.approx(LEAD.history_s, abs=SLOT_S)
-    assert made.growth("chat").backends == pytest.approx(7.0)
+    assert made.growth("chat", "both").backends == pytest.approx(7.0)
     await made.look()
     assert len(past.asked) == 1, "no slot has ended"
     now[0] += SLOT_S
     await made.look()
     assert float(past.asked[1]["start"]) == end - 3600
-    assert made.growth("bare").why == ""
+    assert made.growth("bare", "both").why == ""
     await made.close()
     assert past.closed
 
@@ -76,18 +76,18 @@ async def test_while_prometheus_is_away_the_known_days_go_on_telling() -> None:
     past.away = "cannot be reached (ConnectError)"
     made = forecasts(past, now)
     await made.look()
-    assert made.growth("chat").why == "no forecast: Prometheus cannot be reached (ConnectError)"
+    assert made.growth("chat", "both").why == "no forecast: Prometheus cannot be reached (ConnectError)"
     past.away = "503"
     await made.look()
-    assert made.growth("chat").why == "no forecast: Prometheus answered 503: query timed out"
+    assert made.growth("chat", "both").why == "no forecast: Prometheus answered 503: query timed out"
     past.away = ""
     await made.look()
     past.away = "503"
     now[0] += 23 * 3600
     await made.look()
-    assert made.growth("chat").seasons == 2, "nothing of the last hours is needed"
+    assert made.growth("chat", "both").seasons == 2, "nothing of the last hours is needed"
     now[0] += 2 * 3600
-    assert made.growth("chat").seasons == 1, "the day before was not read that far"
+    assert made.growth("chat", "both").seasons == 1, "the day before was not read that far"
 
 
 async def test_a_young_history_is_told() -> None:
@@ -95,9 +95,9 @@ async def test_a_young_history_is_told() -> None:
     past.begins = DAY + 3600
     made = forecasts(past, [DAY + 3 * 3600])
     await made.look()
-    assert made.growth("chat").backends is None
-    assert made.growth("chat").why == "no forecast: the history is of 2.0 hours, less than a day"
+    assert made.growth("chat", "both").backends is None
+    assert made.growth("chat", "both").why == "no forecast: the history is of 2.0 hours, less than a day"
 
 
 def test_names_of_pools_are_quoted() -> None:
-    assert load_query('a"b\\c') == 'max(avg_over_time(tidegate_pool_load_backends{pool="a\\"b\\\\c"}[600s]))'
+    assert load_query('a"b\\c', "decode") == 'max(avg_over_time(tidegate_pool_load_backends{pool="a\\"b\\\\c", role="decode"}[600s]))'

@@ -1,8 +1,10 @@
 """The signals for autoscalers, out of the workers' snapshots."""
 
+import msgspec
 import pytest
 
 from backends.signals import Signals
+from domain.membership import Role
 from gateway.placement.backend_state import BackendState, LimitView
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.queue.waiter import QueueState
@@ -50,16 +52,16 @@ def test_each_signal_is_the_pools() -> None:
     first = dict(scaling.rows([worker(5, 5, 5, 5, *BUSY)]))
     assert set(first) == set(SCALING_GAUGES)
     # three requests of the queue are taken to be as long as those in the engines
-    assert first["tidegate_pool_queue_tokens_per_backend"] == [(("chat",), (8_000 + 3 * 2_000) / 2)]
-    assert first["tidegate_pool_predicted_ttft_p95_seconds"] == [(("chat",), pytest.approx(14_000 / 20_000))]
-    assert first["tidegate_pool_kv_pressure_ratio"] == [(("chat",), pytest.approx(0.6 * (14 + 3) / 10))]
+    assert first["tidegate_pool_queue_tokens_per_backend"] == [(("chat", "both"), (8_000 + 3 * 2_000) / 2)]
+    assert first["tidegate_pool_predicted_ttft_p95_seconds"] == [(("chat", "both"), pytest.approx(14_000 / 20_000))]
+    assert first["tidegate_pool_kv_pressure_ratio"] == [(("chat", "both"), pytest.approx(0.6 * (14 + 3) / 10))]
     assert first["tidegate_pool_goodput_deficit_ratio"] == []
-    assert first["tidegate_pool_backends"] == [(("chat",), 2.0), (("empty",), 0.0)]
-    assert first["tidegate_pool_wanted_backends"] == [(("chat",), 4.0)]
+    assert first["tidegate_pool_backends"] == [(("chat", "both"), 2.0), (("empty", "both"), 0.0)]
+    assert first["tidegate_pool_wanted_backends"] == [(("chat", "both"), 4.0)]
     now[0] = 115.0
     second = dict(scaling.rows([worker(5, 105, 80, 30, *BUSY)]))
-    assert second["tidegate_pool_goodput_deficit_ratio"] == [(("chat",), 25 / 100)]
-    assert second["tidegate_pool_predicted_ttft_p95_seconds"] == [(("chat",), pytest.approx(3.9))]
+    assert second["tidegate_pool_goodput_deficit_ratio"] == [(("chat", "both"), 25 / 100)]
+    assert second["tidegate_pool_predicted_ttft_p95_seconds"] == [(("chat", "both"), pytest.approx(3.9))]
     # what was counted longer ago than the window is no signal any more
     now[0] += WINDOW_S
     third = dict(scaling.rows([worker(5, 105, 80, 30, *BUSY)]))
@@ -71,7 +73,7 @@ def test_what_is_not_known_has_no_sample() -> None:
     rows = dict(scaling.rows([worker(0, 0, 0, 0, BackendState("chat", "e0", False, "refused", state="down"))]))
     for name in ("queue_tokens_per_backend", "predicted_ttft_p95_seconds", "kv_pressure_ratio", "goodput_deficit_ratio"):
         assert rows[f"tidegate_pool_{name}"] == []
-    assert rows["tidegate_pool_wanted_backends"] == rows["tidegate_pool_backends"] == [(("chat",), 1.0)]
+    assert rows["tidegate_pool_wanted_backends"] == rows["tidegate_pool_backends"] == [(("chat", "both"), 1.0)]
 
 
 def test_limits_bound_what_an_engine_bears_and_draining_engines_do_not_count() -> None:
@@ -80,6 +82,53 @@ def test_limits_bound_what_an_engine_bears_and_draining_engines_do_not_count() -
     leaves = BackendState("chat", "e1", False, "draining", state="draining")
     (chat,) = PoolScaling({"chat": ScaleSettings(headroom=0.0)}, lambda: 5.0).look([worker(0, 0, 0, 0, bears, leaves)])
     assert chat.load.backends == 1 and chat.wanted is not None and chat.wanted.wanted == 4
+
+
+def half(name: str, role: Role, **signals: object) -> BackendState:
+    return msgspec.structs.replace(engine(name, **signals), role=role)
+
+
+PAIRS = (
+    half("p0", "prefill", running=2, waiting=4, waiting_uncached_tokens=40_000, kv_usage=0.2),
+    half("d0", "decode", running=6, waiting=0, waiting_uncached_tokens=0, kv_usage=0.9),
+    half("d1", "decode", running=6, waiting=0, waiting_uncached_tokens=0, kv_usage=0.9),
+)
+BY_ROLE: dict[Role, ScaleSettings] = {"prefill": ScaleSettings(headroom=0.0), "decode": ScaleSettings(headroom=0.0, max=3)}
+
+
+def test_engines_of_each_role_are_told_and_recommended_apart() -> None:
+    scaling = PoolScaling({"chat": None}, lambda: 5.0, {"chat": BY_ROLE})
+    rows = {name: dict(found) for name, found in scaling.rows([worker(0, 0, 0, 0, *PAIRS)])}
+    assert rows["tidegate_pool_backends"] == {("chat", "prefill"): 1, ("chat", "decode"): 2}
+    # 4 wait in the engine and 3 in the gateway, 10,000 tokens each
+    assert rows["tidegate_pool_queue_tokens_per_backend"] == {("chat", "prefill"): 70_000, ("chat", "decode"): 0}
+    assert rows["tidegate_pool_predicted_ttft_p95_seconds"] == {("chat", "prefill"): pytest.approx(7.0)}
+    assert rows["tidegate_pool_kv_pressure_ratio"]["chat", "decode"] == pytest.approx(0.9 * 15 / 12)
+    assert rows["tidegate_pool_wanted_backends"] == {("chat", "prefill"): 2, ("chat", "decode"): 3}
+
+
+def test_missed_promises_add_to_the_role_that_the_load_fills_most() -> None:
+    now = [0.0]
+    scaling = PoolScaling({"chat": None}, lambda: now[0], {"chat": BY_ROLE})
+    scaling.look([worker(0, 0, 0, 0, *PAIRS)])
+    now[0] = 15.0
+    found = {one.load.role: one for one in scaling.look([worker(0, 9, 50, 50, *PAIRS)])}
+    assert found["decode"].load.deficit is None and found["prefill"].load.deficit == 0.5, "waiting prompts fill the one engine"
+    assert found["prefill"].load.ttft_p95_s is None, "where a measured time was spent is not known"
+
+
+def test_a_role_with_bounds_is_asked_for_while_none_of_it_is_there() -> None:
+    found = {
+        one.load.role: one for one in PoolScaling({"chat": None}, lambda: 5.0, {"chat": BY_ROLE}).look([worker(0, 0, 0, 0, *PAIRS[1:])])
+    }
+    prefill = found["prefill"]
+    assert prefill.load.backends == 0 and prefill.wanted is not None and prefill.wanted.wanted == 1
+
+
+def test_engines_that_may_have_roles_and_have_none_are_a_pool_as_any_other() -> None:
+    plain = PoolScaling({"chat": ScaleSettings()}, lambda: 5.0).look([worker(5, 5, 5, 5, *BUSY)])
+    paired = PoolScaling({"chat": ScaleSettings()}, lambda: 5.0, {"chat": {}}).look([worker(5, 5, 5, 5, *BUSY)])
+    assert plain == paired
 
 
 def test_the_time_that_prompts_took_is_that_of_the_last_minute_and_of_engines_that_say_it() -> None:

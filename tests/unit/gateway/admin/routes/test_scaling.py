@@ -9,7 +9,7 @@ import pytest
 from backends.signals import Signals
 from gateway.placement.backend_state import BackendState
 from gateway.telemetry.load_forecasts import LoadForecasts
-from gateway.telemetry.scaling_gauges import PoolScaling
+from gateway.telemetry.scaling_gauges import ROLES, PoolScaling
 from routing.forecast import DAY_S, SLOT_S, PredictSettings
 from routing.scaling import ScaleSettings
 from tests.admin_harness import API, OWNER, Admin, Processes, admin_port, bearer
@@ -29,12 +29,26 @@ async def test_each_pool_is_told_with_its_reasons(admin: Admin) -> None:
     processes.snapshots = [msgspec.structs.replace(processes.snapshots[0], fleet=(full,))]
     answer = await admin.client.get(f"{API}/scaling", headers=bearer("auditor"))
     assert answer.status_code == 200, answer.text
-    chat, bare = answer.json()["pools"]
+    chat, bare, *_ = answer.json()["pools"]
     assert (chat["pool"], chat["present"], chat["wanted"], chat["min"], chat["max"]) == ("chat", 1, 3, 2, 100)
     assert (chat["needed"], chat["busy"], chat["headroom"]) == (2.5, 2.0, 0.2)
     assert "160% of the KV cache" in chat["why"]
     assert chat["figures"]["queue_tokens_per_backend"] == 5_000 and chat["figures"]["goodput_deficit"] is None
     assert (bare["wanted"], bare["why"]) == (None, "the pool has no section scale")
+    assert (chat["role"], bare["role"]) == ("both", "both")
+
+
+async def test_engines_of_each_role_have_a_row_of_their_own(admin: Admin) -> None:
+    processes = admin.parts.gateway
+    assert isinstance(processes, Processes)
+    told = Signals(read_at=0.0, running=10, waiting=10, kv_usage=0.8, waiting_uncached_tokens=5_000)
+    fleet = tuple(BackendState("pairs", role, True, signals=told, state="up", running_now=10, waiting_now=10, role=role) for role in ROLES)
+    processes.snapshots = [msgspec.structs.replace(processes.snapshots[0], fleet=fleet)]
+    answer = await admin.client.get(f"{API}/scaling", headers=bearer("auditor"))
+    both, prefill, decode = (one for one in answer.json()["pools"] if one["pool"] == "pairs")
+    assert [one["role"] for one in (both, prefill, decode)] == list(ROLES)
+    assert (prefill["wanted"], prefill["max"]) == (3, 3)
+    assert (decode["wanted"], decode["why"]) == (None, "the pool's scale_roles has no section decode")
 
 
 class Past:
@@ -62,10 +76,10 @@ NOON = 1_800_000_000.0 // DAY_S * DAY_S + DAY_S / 2
 async def ahead(admin: Admin, past: Past, now: float) -> None:
     """Let the pool `chat` have forecasts."""
     predict = PredictSettings(lead_s=900.0, days=2)
-    forecasts = LoadForecasts({"chat": predict}, past, lambda: now)
+    forecasts = LoadForecasts({("chat", "both"): predict}, past, lambda: now)
     object.__setattr__(admin.parts, "forecasts", forecasts)
     scale = ScaleSettings(min=2, max=5, predict=predict)
-    object.__setattr__(admin.parts, "scaling", PoolScaling({"chat": scale, "bare": None}, lambda: 0.0, forecasts.growth))
+    object.__setattr__(admin.parts, "scaling", PoolScaling({"chat": scale, "bare": None}, lambda: 0.0, {}, forecasts.growth))
     await forecasts.look()
 
 
@@ -102,7 +116,7 @@ async def test_hours_are_of_pools_with_forecasts(admin: Admin, pool: str) -> Non
     await ahead(admin, Past(), NOON)
     answer = await admin.client.get(f"{API}/scaling/{pool}/hours", headers=OWNER)
     assert answer.status_code == 404
-    assert f"No pool '{pool}' has a section scale.predict" in answer.json()["error"]["message"]
+    assert f"No pool '{pool}' with both engines has a section predict" in answer.json()["error"]["message"]
 
 
 async def test_a_tenants_admin_sees_no_pools_and_without_workers_nothing_is_told(admin: Admin) -> None:
