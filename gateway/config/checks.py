@@ -312,7 +312,7 @@ def _fleet(written: RawSettings) -> Iterator[Problem]:
         yield from _efforts(written, i)
         for scale in (("scale",), *(("scale_roles", role) for role in get_args(Role))):
             if written.value("pools", i, *scale, "predict") is not None and not written.text("console", "prometheus_url"):
-                yield located.problem(("pools", i, *scale, "predict"), "needs past days, which Prometheus has", "set console.prometheus_url")
+                yield located.problem(("pools", i, *scale, "predict"), "needs past days from Prometheus", "set console.prometheus_url")
         for j in range(written.count("pools", i, "backends")):
             backend = written.text("pools", i, "backends", j, "id")
             if backend and backend in ids:

@@ -229,7 +229,7 @@ def test_languages_are_counted_only_where_the_package_for_it_is_installed(tmp_pa
 def test_forecasts_need_a_prometheus(tmp_path):
     pools = "pools: [{name: a, scale: {predict: {}}}, {name: b, scale: {max: 3}}]\n"
     [problem] = found(pools, tmp_path)
-    assert "pools[0].scale.predict: needs past days, which Prometheus has" in problem
+    assert "pools[0].scale.predict: needs past days from Prometheus" in problem
     assert "set console.prometheus_url" in problem
     roles = found("pools: [{name: a, scale_roles: {prefill: {max: 2}, decode: {predict: {days: 3}}}}]\n", tmp_path)
     assert ["pools[0].scale_roles.decode.predict" in one for one in roles] == [True]
