@@ -24,23 +24,31 @@ _WEIGHT: Final = 16
 class Lengths:
     """The histogram: some 0.5 KB, and as much again once an answer was cut off."""
 
-    __slots__ = ("_cut", "_ended", "_total", "noted")
+    __slots__ = ("_cut", "_ended", "_longest", "_total", "noted")
 
     def __init__(self) -> None:
         self._ended = array("H", bytes(2 * BUCKETS))
         self._cut: array[int] | None = None
+        self._longest = 0
+        """The last bucket that was ever filled: quantiles look no further."""
         self._total = 0
         self.noted = 0
         """Number of answers ever added."""
 
     def add(self, tokens: int, *, cut: bool = False) -> None:
         """Add an answer of `tokens`; `cut` when its cap ended it."""
+        self.add_to(bucket(min(tokens, MAX_TOKENS)), cut)
+
+    def add_to(self, at: int, cut: bool) -> None:
+        """Add an answer whose bucket is known: several histograms note the same one."""
         counts = self._ended
         if cut:
             if self._cut is None:
                 self._cut = array("H", bytes(2 * BUCKETS))
             counts = self._cut
-        counts[bucket(min(tokens, MAX_TOKENS))] += _WEIGHT
+        counts[at] += _WEIGHT
+        if at > self._longest:
+            self._longest = at
         self._total += _WEIGHT
         self.noted += 1
         if self._total >= 2 * MEMORY * _WEIGHT:
@@ -48,7 +56,14 @@ class Lengths:
 
     def quantile(self, share: float) -> int | None:
         """The length in tokens that this share of answers does not exceed; None when there are no answers, or too many were cut off."""
-        return self._counted(share) if self._cut is None else self._survived(share)
+        return self.quantiles(share)[0]
+
+    def quantiles(self, *shares: float) -> list[int | None]:
+        """The quantiles of shares that rise, in one look at the answers."""
+        found: list[int | None] = [None] * len(shares)
+        if self._total:
+            (self._counted if self._cut is None else self._survived)(shares, found)
+        return found
 
     def _halve(self) -> None:
         self._total = 0
@@ -59,30 +74,37 @@ class Lengths:
                         counts[at] = count >> 1
                 self._total += sum(counts)
 
-    def _counted(self, share: float) -> int | None:
+    def _counted(self, shares: tuple[float, ...], found: list[int | None]) -> None:
         # 1 - .9 is a little less than a tenth in floats: without the margin, the 0.9 quantile of ten answers would be the tenth
-        above = 0
-        few = self._total * (1 - share) * (1 + 1e-9)
-        for at in range(BUCKETS - 1, -1, -1):
-            above += self._ended[at]
-            if above > few:
-                return longest(at)
-        return None
+        few = [self._total * (1 - share) * (1 + 1e-9) for share in shares]
+        above, next_ = self._total, 0
+        for at, ended in enumerate(self._ended[: self._longest + 1]):
+            if ended:
+                above -= ended
+                while above <= few[next_]:
+                    found[next_] = longest(at)
+                    next_ += 1
+                    if next_ == len(few):
+                        return
 
-    def _survived(self, share: float) -> int | None:
+    def _survived(self, shares: tuple[float, ...], found: list[int | None]) -> None:
         assert self._cut is not None
-        reach = float(self._total)
-        surviving = 1.0
-        few = 1 - share
-        for at, (ended, cut) in enumerate(zip(self._ended, self._cut, strict=True)):
+        few = [1 - share + 1e-9 for share in shares]
+        reach, surviving, next_ = float(self._total), 1.0, 0
+        top = self._longest + 1
+        for at, (ended, cut) in enumerate(zip(self._ended[:top], self._cut[:top], strict=True)):
             if ended:
                 surviving *= 1 - ended / reach
-                if surviving <= few + 1e-9:
-                    return longest(at)
+                while surviving <= few[next_]:
+                    found[next_] = longest(at)
+                    next_ += 1
+                    if next_ == len(few):
+                        return
+            elif not cut:
+                continue
             reach -= ended + cut
             if reach <= 0:
-                break
-        return None
+                return
 
 
 def bucket(tokens: int) -> int:

@@ -10,7 +10,7 @@ Answers that were cut off by their cap are counted as censored (`domain.lengths`
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from domain.lengths import Lengths
+from domain.lengths import MAX_TOKENS, Lengths, bucket
 
 MIN_ANSWERS: Final = 16
 """Answers below which a group is not used, and the next coarser one is."""
@@ -55,6 +55,7 @@ class OutputLengths:
     def note(self, tenant: str, route: str, template: int, tokens: int, cap: int | None) -> None:
         """Learn from a sequence that ended after `tokens` output tokens, with at most `cap` allowed (None: no cap)."""
         cut = cap is not None and tokens >= cap
+        at = bucket(min(tokens, MAX_TOKENS))
         keys = _keys(tenant, route, template, cap)
         finest = self._kinds[0].get(keys[0])
         if finest is not None and finest.skips():
@@ -66,7 +67,7 @@ class OutputLengths:
                 if len(kind) > self._max_groups:
                     kind.popitem(last=False)
             kind.move_to_end(key)
-            group.add(tokens, cut)
+            group.add(tokens, at, cut)
 
     def expect(self, tenant: str, route: str, template: int, cap: int | None) -> Expected:
         """The expected output tokens of one sequence of such a request, at most `cap`."""
@@ -100,15 +101,15 @@ class _Group:
         self._sampled += 1
         return self._sampled % ONE_IN != 0
 
-    def add(self, tokens: int, cut: bool) -> None:
+    def add(self, tokens: int, at: int, cut: bool) -> None:
         lengths = self._lengths
-        lengths.add(tokens, cut=cut)
-        self._longest = max(self._longest, tokens)
+        lengths.add_to(at, cut)
+        if tokens > self._longest:
+            self._longest = tokens
         if lengths.noted >= self._due:
             self._due += min(max(REFRESH, self._due // 8), RARELY)
             # None: too many were cut off for a quantile, and the longest answer seen is a lower bound
-            median = lengths.quantile(MEDIAN)
-            high = lengths.quantile(HIGH)
+            median, high = lengths.quantiles(MEDIAN, HIGH)
             self.expected = Expected(self._longest if median is None else median, self._longest if high is None else high)
 
 

@@ -29,6 +29,27 @@ def test_a_quantile_is_told_at_most_an_eighth_too_long(tokens: list[int], share:
 
 def test_nothing_is_told_of_nothing() -> None:
     assert Lengths().quantile(0.5) is None
+    assert Lengths().quantiles(0.5, 0.9) == [None, None]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.booleans()), max_size=200), st.lists(st.integers(1, 99), min_size=1).map(sorted))
+def test_several_quantiles_at_once_are_those_one_by_one(answers: list[tuple[int, bool]], percent: list[int]) -> None:
+    lengths = Lengths()
+    for tokens, cut in answers:
+        lengths.add(tokens, cut=cut)
+    shares = [one / 100 for one in percent]
+    assert lengths.quantiles(*shares) == [_told(answers, share) for share in shares]
+
+
+def _told(answers: list[tuple[int, bool]], share: float) -> int | None:
+    """The quantile by Kaplan and Meier, written down as in a book: the product over the lengths at which answers ended."""
+    surviving = 1.0
+    for at in sorted({bucket(tokens) for tokens, _ in answers}):
+        reached = sum(bucket(tokens) >= at for tokens, _ in answers)
+        surviving *= 1 - sum(bucket(tokens) == at and not cut for tokens, cut in answers) / reached
+        if surviving <= 1 - share + 1e-9:
+            return longest(at)
+    return None
 
 
 def test_answers_cut_off_do_not_hide_how_long_answers_get() -> None:
