@@ -426,7 +426,7 @@ async def test_a_caller_that_leaves_during_the_handshake_leaves_nothing_behind()
 
 async def test_bytes_before_the_101_are_not_read_as_frames() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, policies=[POLICY]) as running:
-        engine.misbehave([FaultRule("slow_start", delay_s=0.3)])
+        engine.misbehave([FaultRule("slow_start", delay_s=2.0)])  # a busy machine is slow to write the next bytes, too
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(handshake(running))
         await until(lambda: engine.count == 1)

@@ -33,7 +33,7 @@ def ask(size: int, text: bytes = b"{}") -> Ask:
 async def counted(counting: Callable[[Ask], int], *asks: Ask) -> list[int | None]:
     """The counts, none of which is late however busy the machine is."""
     with ThreadPoolExecutor(1) as executor, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(count, "BUDGET_S", HANG_S)
+        patch.setitem(PromptCounts.count.__kwdefaults__, "wait_s", HANG_S)
         counts = PromptCounts({"chat": Vocabulary(counting)}, executor, asyncio.get_running_loop())
         return [await counts.count(one, "chat") for one in asks]
 

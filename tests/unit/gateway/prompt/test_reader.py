@@ -52,7 +52,7 @@ def prompts(vocabulary: ModelVocabulary | None = None, budget_s: float = HANG_S,
     own = {"chat": vocabulary} if vocabulary is not None else {}
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(2) as executor, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.prompt.reader.BUDGET_S", budget_s)
+        patch.setitem(Prompts.read.__kwdefaults__, "wait_s", budget_s)
         yield Prompts(own, executor, loop, **more)
 
 
