@@ -300,6 +300,9 @@ bench-scaling: $(VENV)/.dev ## the scaling recommendation beside rules on reques
 bench-handover: $(VENV)/.dev ## what heirs for the prefixes of an engine that leaves would bring, simulated; TRACES=folder with the public traces
 	$(BIN)/python -m bench.handover --traces $(TRACES) --write
 
+bench-scaling-ahead: $(VENV)/.dev ## the recommendation with a forecast beside the one without, on ServeGen's days, simulated; TRACES=folder with the public traces
+	$(BIN)/python -m bench.scaling_ahead --traces $(TRACES) --write
+
 bench-batches: $(VENV)/.dev ## what batches do to the first tokens of other requests, in virtual time and for 13 minutes in real time
 	$(BIN)/python -m bench.batch_slack
 	$(BIN)/python -m bench.batch_beside

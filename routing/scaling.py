@@ -18,6 +18,13 @@ prompts, so they have neither that need nor the one by time; a time that was mea
 so for engines that compute prompts the time is the predicted one alone. Missed promises add a backend to the role that lacks most
 (`missed_by`).
 
+Where the pool has a section `predict`, the growth that past days show (`routing/forecast.py`) is a sixth need:
+
+    forecast = min((largest of the first three + growth) / (1 - headroom), `most` * `max`)
+
+It is at least what the first three need, up to its bound, and no need is less for it: a wrong forecast keeps engines that nobody needs,
+and takes none away.
+
 `PoolLoad` is what is known, `needed` the need, and `ScaleHistory` makes the number that is wanted of it: within `min` and `max`, and less
 than there are now only once nothing more was needed for `scale_in_after_s`.
 """
@@ -33,6 +40,7 @@ from pydantic import Field, model_validator
 from domain.membership import Role
 from domain.strict import Strict
 from routing.fair_queue import QueueBounds
+from routing.forecast import NO_GROWTH, Growth, PredictSettings
 
 DEFICIT: Final = 0.05
 """Share of missed promises that is no reason to scale: promises are mostly made for 95 of 100 requests."""
@@ -43,6 +51,8 @@ PREFILL: Final[dict[Role, float]] = {"both": 0.3, "prefill": 0.7, "decode": 1.0}
 an engine that computes prompts alone makes the mean prompt wait 1.2 times its own time at this share (M/D/1: share / (2 (1 - share)))."""
 USUAL_TOKENS: Final = 500
 """Uncached tokens that are assumed of a waiting request where no engine says how many wait."""
+LEAST_GROWTH: Final = 0.5
+"""Backends by which a pool without any has to grow to be started for a forecast: the odd request of a night is not worth an engine."""
 
 
 class ToZeroSettings(Strict):
@@ -93,6 +103,11 @@ class RoleScaleSettings(Strict):
     ttft_s: float = Field(default=2.0, gt=0, le=600, description="Predicted time to the first token above which a backend is added.")
     scale_in_after_s: float = Field(
         default=300.0, ge=0, le=86_400, description="Time during which fewer backends must have sufficed before fewer are recommended."
+    )
+
+    predict: PredictSettings | None = Field(
+        default=None,
+        description="Ask for backends ahead of the growth that past days show; `{}` for the defaults. Needs `console.prometheus_url`.",
     )
 
     @model_validator(mode="after")
@@ -203,15 +218,33 @@ class Need(msgspec.Struct, frozen=True):
     why: str
     known: bool = True
     """False where nothing is known of the load, so that the number should stay."""
+    load: float | None = None
+    """Backends that the load fills, without headroom and forecast: what a forecast is made of later. None where nothing is known of it."""
+    forecast: float | None = None
+    """Backends that the load is expected to need a lead later, headroom included; None without a forecast."""
 
 
-def needed(load: PoolLoad, scale: ScaleSettings) -> Need:
-    """The backends that the load needs, and why in words."""
+def needed(load: PoolLoad, scale: ScaleSettings, growth: Growth = NO_GROWTH) -> Need:
+    """The backends that the load needs, and that it will need with the growth, and why in words."""
+    now = _needed_now(load, scale)
+    if growth.backends is None or now.load is None:
+        return now
+    ahead = (now.load + growth.backends) / (1 - scale.headroom)
+    most = scale.max * (scale.predict.most if scale.predict is not None else 1.0)
+    ahead = min(ahead, most)
+    asleep = scale.to_zero is not None and now.backends < LEAST_GROWTH and growth.backends < LEAST_GROWTH
+    if asleep or not growth.backends or ahead <= now.backends:
+        return msgspec.structs.replace(now, forecast=ahead)
+    why = f"{growth.why}: the load fills {now.load:.1f} backends now"
+    return msgspec.structs.replace(now, backends=ahead, forecast=ahead, why=why)
+
+
+def _needed_now(load: PoolLoad, scale: ScaleSettings) -> Need:
     if load.held and not load.up:
-        return Need(float(max(scale.min, 1)), 0.0, f"the pool is waking: {load.held} requests found no backend up")
+        return Need(float(max(scale.min, 1)), 0.0, f"the pool is waking: {load.held} requests found no backend up", load=1.0)
     if not load.backends:
         waits = f"{load.queued} requests wait" if load.queued else "nothing waits"
-        return Need(float(scale.min), 0.0, f"the pool has no backend, and {waits}")
+        return Need(float(scale.min), 0.0, f"the pool has no backend, and {waits}", load=0.0)
     if not load.up or not load.telling:
         return Need(float(load.backends), 0.0, f"none of {load.backends} backends tells its load: the number stays", known=False)
     sizes: list[tuple[float, str]] = []
@@ -240,7 +273,7 @@ def needed(load: PoolLoad, scale: ScaleSettings) -> Need:
         )
     if (deficit := load.deficit) is not None and deficit > DEFICIT:
         most, why = max((most, why), (load.up + 1.0, f"{deficit:.0%} of the last minute's requests missed their promise"))
-    return Need(most, size / load.up, why)
+    return Need(most, size / load.up, why, load=size if sizes else None)
 
 
 def missed_by(loads: Mapping[Role, PoolLoad], bounds: Mapping[Role, ScaleSettings]) -> Role | None:
@@ -275,10 +308,10 @@ class ScaleHistory:
         self._since = 0.0
         self._last: float | None = None
 
-    def note(self, load: PoolLoad, now: float) -> Wanted:
-        """Take the load at `now` (seconds that only rise) and recommend."""
+    def note(self, load: PoolLoad, now: float, growth: Growth = NO_GROWTH) -> Wanted:
+        """Take the load at `now` (seconds that only rise) and the growth that is expected, and recommend."""
         scale = self.scale
-        need = needed(load, scale)
+        need = needed(load, scale, growth)
         whole = ceil(need.backends - 1e-9)
         raw = min(max(whole, scale.min), scale.max)
         if self._last is None or now - self._last > max(scale.scale_in_after_s, 60.0):

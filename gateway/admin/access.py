@@ -138,6 +138,7 @@ ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("POST", "/gateway/reload"): RUNNERS,
     ("POST", "/gateway/stop"): RUNNERS,
     ("GET", "/scaling"): READERS,
+    ("GET", "/scaling/{pool}/hours"): READERS,
     ("POST", "/backends"): RUNNERS,
     ("POST", "/backends/{backend_id}/drain"): RUNNERS,
     ("POST", "/backends/{backend_id}/resume"): RUNNERS,

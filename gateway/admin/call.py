@@ -39,6 +39,7 @@ from gateway.request_log.reader import RequestLog
 from gateway.rollouts.aborts import RolloutAborts
 from gateway.sync.policies import Reloading
 from gateway.sync.revocations import PendingRevocations
+from gateway.telemetry.load_forecasts import LoadForecasts
 from gateway.telemetry.scaling_gauges import PoolScaling
 from policies.compile import PolicySet
 from tenancy.accounts import DirectoryBounds
@@ -376,6 +377,8 @@ class Parts:
     """The request log; None where the API belongs to no gateway."""
     scaling: PoolScaling | None = None
     """How many backends the pools should have; None where the API belongs to no gateway."""
+    forecasts: LoadForecasts | None = None
+    """The load of pools in the past; None where no pool has a section `predict`."""
     charts: PanelReader | None = None
     """Asks Prometheus for the panels of the dashboards; None where the settings name none."""
     docs_url: str = ""

@@ -13,14 +13,14 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, get_args
 
 from backends.dialects import DIALECTS
 from backends.dialects.dialect import Dialect
 from backends.dialects.thinking import EFFORT
 from backends.load_reports import MAX_RANKS
 from domain.ask import Endpoint
-from domain.membership import LoadPush
+from domain.membership import LoadPush, Role
 from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
 from gateway.config.picker import PickerSettings
 from gateway.config.trust import CertificateError, TlsFiles, engine_context
@@ -28,9 +28,6 @@ from policies.load import suggestion
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
 from routing.profile import read_profile
-
-if TYPE_CHECKING:
-    pass
 
 
 def disaggregation_problems(written: "RawSettings") -> Iterator[Problem]:
@@ -338,6 +335,9 @@ def _fleet(written: RawSettings) -> Iterator[Problem]:
         yield from _loras(written, i)
         yield from _priority(written, i)
         yield from _efforts(written, i)
+        for scale in (("scale",), *(("scale_roles", role) for role in get_args(Role))):
+            if written.value("pools", i, *scale, "predict") is not None and not written.text("console", "prometheus_url"):
+                yield located.problem(("pools", i, *scale, "predict"), "needs past days from Prometheus", "set console.prometheus_url")
         for j in range(written.count("pools", i, "backends")):
             backend = written.text("pools", i, "backends", j, "id")
             if backend and backend in ids:

@@ -26,12 +26,13 @@ class MetricsSettings(Strict):
 
 
 class ConsoleSettings(Strict):
-    """The console's page Charts."""
+    """The console's page Charts, and where forecasts read."""
 
     prometheus_url: PrometheusUrl | None = Field(
         default=None,
         description="Address of the Prometheus that reads this gateway's metrics, as `http://prometheus:9090`: the console's page Charts "
-        "draws the dashboards' panels from it. The gateway asks it only these panels' queries. Null: the page has no charts.",
+        "draws the dashboards' panels from it, and forecasts (`pools[].scale.predict`) read the load of past days from it. "
+        "The gateway asks it only these queries. Null: neither.",
     )
     scrape_s: float = Field(
         default=15.0, ge=0.1, le=3600, description="Time between two scrapes of that Prometheus; rates are over four of them and more."

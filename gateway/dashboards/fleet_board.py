@@ -76,10 +76,12 @@ FLEET: Final = Dashboard(
                 Panel(
                     "Engines and engines wanted",
                     "Backends that do not drain, those that start or are down counted, and the recommendation where the pool has a section "
-                    "scale, and the requests that wait for the first one of a pool that may have none. Why: tidegate scaling.",
+                    "scale, the need that is forecast with scale.predict, and the requests that wait for the first one of a pool that may "
+                    "have none. Why: tidegate scaling.",
                     (
                         _of_pool("tidegate_pool_backends", "there"),
                         _of_pool("tidegate_pool_wanted_backends", "wanted"),
+                        _of_pool("tidegate_pool_forecast_backends", "forecast"),
                         _of_pool("tidegate_pool_held_requests", "requests held"),
                     ),
                     "count",

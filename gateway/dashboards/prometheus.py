@@ -183,6 +183,16 @@ class PanelReader:
         return body
 
 
+async def line_of(prometheus: AsksPrometheus, query: str, start_s: float, end_s: float, step_s: float) -> list[tuple[float, float]]:
+    """The points of a query with one series, each with its moment; those that are no number are left out. Raises PrometheusAway."""
+    asked = [("query", query), ("start", f"{start_s:.3f}"), ("end", f"{end_s:.3f}"), ("step", f"{step_s:g}")]
+    status, body = await prometheus.get("/api/v1/query_range", asked)
+    if status != 200:
+        raise PrometheusAway(f"answered {status}{_reason(body)}")
+    points = [point for series in _read(body, _Queried).data.result for point in series.values]
+    return [(moment, number) for moment, text in points if (number := _number(text)) is not None]
+
+
 def _question(query: str, span: Span, *, over_time: bool) -> tuple[str, list[tuple[str, str]]]:
     if not over_time:
         return "/api/v1/query", [("query", query), ("time", f"{span.end_s:.3f}")]

@@ -5,7 +5,7 @@ of a request knows nothing of it. Rates and quantiles are over the last `WINDOW_
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, get_args
 
@@ -18,6 +18,7 @@ from gateway.placement.backend_state import BackendState
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.telemetry.families import GOODPUT_REQUESTS, TTFT, TTFT_BOUNDS_S
 from gateway.telemetry.live import quantiles
+from routing.forecast import NO_GROWTH, Growth
 from routing.scaling import PoolLoad, ScaleHistory, ScaleSettings, Wanted, missed_by
 
 WINDOW_S: Final = 60.0
@@ -47,6 +48,14 @@ SCALING_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         ("pool", "role"),
     ),
     "tidegate_pool_wanted_backends": ("Backends that are recommended, where the pool has a section scale.", ("pool", "role")),
+    "tidegate_pool_load_backends": (
+        "Backends that the load of now fills, without headroom, where the pool has a section scale: what forecasts are made of later.",
+        ("pool", "role"),
+    ),
+    "tidegate_pool_forecast_backends": (
+        "Backends that the load is expected to need when an engine that is asked for now serves, headroom included; with scale.predict.",
+        ("pool", "role"),
+    ),
 }
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -63,6 +72,7 @@ class PoolScale(msgspec.Struct, frozen=True):
     load: PoolLoad
     scale: ScaleSettings | None = None
     wanted: Wanted | None = None
+    growth: Growth = NO_GROWTH
 
 
 class PoolScaling:
@@ -72,6 +82,7 @@ class PoolScaling:
         pools: the pools of the settings with their bounds; None where nothing is recommended.
         clock: seconds that only rise.
         by_role: bounds by role, of pools whose engines may have one. Their engines of each role are looked at apart.
+        growth: by how much the load of a pool's engines of one role is expected to grow.
     """
 
     def __init__(
@@ -79,9 +90,11 @@ class PoolScaling:
         pools: Mapping[str, ScaleSettings | None],
         clock: Clock,
         by_role: Mapping[str, Mapping[Role, ScaleSettings]] = MappingProxyType({}),
+        growth: Callable[[str, Role], Growth] = lambda _pool, _role: NO_GROWTH,
     ) -> None:
         self._pools = pools
         self._by_role = by_role
+        self._growth = growth
         self._clock = clock
         self._histories: dict[tuple[str, Role], ScaleHistory] = {}
         for pool, scale in pools.items():
@@ -95,6 +108,11 @@ class PoolScaling:
         self._window: deque[tuple[float, Sums]] = deque()
         self._computed: dict[str, deque[tuple[float, int]]] = {}
         """The looks at each backend's counter of computed prompt tokens, within the window."""
+
+    def bounds(self, pool: str, role: Role) -> ScaleSettings | None:
+        """The bounds of a pool's engines of one role; None where nothing is recommended for them, or there is no such pool."""
+        history = self._histories.get((pool, role))
+        return None if history is None else history.scale
 
     def look(self, workers: Sequence[WorkerSnapshot]) -> list[PoolScale]:
         """Every pool now. `workers` are snapshots with their numbers."""
@@ -111,8 +129,9 @@ class PoolScaling:
             loads = self._loads(pool, of_pool, self._load(pool, of_pool, workers, recent))
             for role, load in loads.items():
                 history = self._histories.get((pool, role))
-                scale, wanted = (None, None) if history is None else (history.scale, history.note(load, now))
-                found.append(PoolScale(pool, load, scale, wanted))
+                growth = self._growth(pool, role)
+                scale, wanted = (None, None) if history is None else (history.scale, history.note(load, now, growth))
+                found.append(PoolScale(pool, load, scale, wanted, growth))
         return found
 
     def _loads(self, pool: str, backends: Sequence[BackendState], whole: PoolLoad) -> dict[Role, PoolLoad]:
@@ -148,6 +167,8 @@ class PoolScaling:
             [one.load.deficit for one in found],
             [float(one.load.held) if one.scale is not None and one.scale.to_zero is not None else None for one in found],
             [None if one.wanted is None else float(one.wanted.wanted) for one in found],
+            [None if one.wanted is None else one.wanted.need.load for one in found],
+            [None if one.wanted is None else one.wanted.need.forecast for one in found],
         )
         for name, column in zip(SCALING_GAUGES, columns, strict=True):
             yield name, [((one.pool, one.load.role), value) for one, value in zip(found, column, strict=True) if value is not None]

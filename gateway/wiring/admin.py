@@ -26,6 +26,7 @@ from domain.cache_purges import CachePurgeStore
 from domain.faults import Fault
 from domain.identity import Caller, KeyId
 from domain.membership import MemberStore, Owner
+from domain.membership import Role as EngineRole
 from domain.model_revisions import ModelRevisionStore
 from domain.policy_versions import PolicyVersions
 from domain.rollouts import RolloutBook
@@ -67,6 +68,7 @@ from gateway.sync.revocations import RevocationWriter
 from gateway.telemetry.file_gauges import FigureWatch
 from gateway.telemetry.headroom import HeadroomWatch
 from gateway.telemetry.judge_gauges import AgreementWatch
+from gateway.telemetry.load_forecasts import LoadForecasts
 from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.telemetry.scaling_gauges import PoolScaling
 from gateway.wiring.auth import provider_sign_in_for, token_gate_for
@@ -82,6 +84,8 @@ from gateway.wiring.stores import (
     stores_on,
 )
 from policies.prompts.folder import names_in
+from routing.forecast import PredictSettings
+from routing.scaling import RoleScaleSettings
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
 from tenancy.directory_ports import DirectoryChange
@@ -366,6 +370,7 @@ class AdminApiRun:
         self.provider = None if flow is None else ProviderAccess(flow, lambda token: self._holders.known(token, time.time()))
         self._sweep = ResponseSweep(SqlResponseKeeper(engine, time.time))
         self._charts = _charts_for(settings)
+        self._forecasts = _forecasts_for(settings)
         files = policy_files_for(settings)
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
@@ -408,15 +413,8 @@ class AdminApiRun:
             queues=WorkersQueues(self._run_dir),
             guards=WorkersGuards(self._run_dir),
             requests=self._requests.log if self._requests is not None else None,
-            scaling=PoolScaling(
-                {pool.name: pool.scale for pool in settings.pools},
-                time.monotonic,
-                {
-                    pool.name: {role: written.bounds for role, written in pool.scale_roles.items()}
-                    for pool in settings.pools
-                    if pool.disaggregation is not None
-                },
-            ),
+            scaling=_scaling_for(settings, self._forecasts),
+            forecasts=self._forecasts,
             charts=self._charts,
             docs_url=settings.public_docs,
         )
@@ -439,7 +437,12 @@ class AdminApiRun:
             group.create_task(kept_up(lambda: in_own_loop(rollouts, "rollouts"), "rollouts"))
             optional = ((self._hook, "webhook"), (self._alerts, "alerts"), (self.files, "figures of files"), (self._copy, "policies"))
             group.create_task(kept_up(self.headroom.run, "headroom"))
-            for work, name in (*optional, (self._requests, "requests"), (self.agreement, "agreement of the judge")):
+            for work, name in (
+                *optional,
+                (self._requests, "requests"),
+                (self.agreement, "agreement of the judge"),
+                (self._forecasts, "forecasts"),
+            ):
                 if work is not None:
                     group.create_task(kept_up(work.run, name))
             # beside the loops above, which keep keys current while issuers are slow to answer
@@ -516,6 +519,8 @@ class AdminApiRun:
             await self._requests.close()
         if self._charts is not None:
             await self._charts.close()
+        if self._forecasts is not None:
+            await self._forecasts.close()
         await self._counters.close()
         await self._watch.close()
 
@@ -532,6 +537,27 @@ def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:
 def _charts_for(settings: Settings) -> PanelReader | None:
     written = settings.console
     return None if written.prometheus_url is None else PanelReader(HttpPrometheus(written.prometheus_url), written.scrape_s, time.time)
+
+
+def _forecasts_for(settings: Settings) -> LoadForecasts | None:
+    predicts: dict[tuple[str, EngineRole], PredictSettings] = {}
+    for pool in settings.pools:
+        written: dict[EngineRole, RoleScaleSettings] = pool.scale_roles or ({} if pool.scale is None else {"both": pool.scale})
+        predicts |= {(pool.name, role): scale.predict for role, scale in written.items() if scale.predict is not None}
+    url = settings.console.prometheus_url
+    return LoadForecasts(predicts, HttpPrometheus(url), time.time) if predicts and url is not None else None
+
+
+def _scaling_for(settings: Settings, forecasts: LoadForecasts | None) -> PoolScaling:
+    pools = {pool.name: pool.scale for pool in settings.pools}
+    by_role = {
+        pool.name: {role: written.bounds for role, written in pool.scale_roles.items()}
+        for pool in settings.pools
+        if pool.disaggregation is not None
+    }
+    if forecasts is None:
+        return PoolScaling(pools, time.monotonic, by_role)
+    return PoolScaling(pools, time.monotonic, by_role, forecasts.growth)
 
 
 def _log_token(issuer: str, outcome: JwtOutcome) -> None:

@@ -30,6 +30,8 @@ def scaled(**autoscaling: Any) -> dict[str, Any]:
 EVERY = {
     "the recommendation": scaled(),
     "every signal": scaled(signals=[{"name": name} for name in ("recommendation", "queue", "ttft", "kv", "deficit")]),
+    "a forecast beside other signals": scaled(signals=[{"name": "queue"}, {"name": "forecast"}]),
+    "set hours": scaled(schedule=[{"start": "50 8 * * 1-5", "end": "0 18 * * 1-5", "timezone": "Europe/Berlin", "engines": 6}]),
     "scale to zero": scaled(toZero={"enabled": True}),
     "standby and fallback": scaled(standby=2, fallback={"replicas": 3}),
     "a Prometheus with sign-in": scaled(
@@ -113,19 +115,29 @@ def test_a_pool_that_scales_to_zero_wakes_for_held_requests() -> None:
 def test_a_prometheus_that_says_nothing_is_not_taken_for_no_load() -> None:
     for values in list(EVERY.values())[:-1]:
         for trigger in of(rendered("engines", **values), "ScaledObject")["spec"]["triggers"]:
-            assert trigger["metadata"]["ignoreNullValues"] == "false"
+            assert trigger["type"] == "cron" or trigger["metadata"]["ignoreNullValues"] == "false"
     fallback = of(rendered("engines", **scaled(fallback={"replicas": 3})), "ScaledObject")["spec"]["fallback"]
     assert fallback == {"failureThreshold": 4, "replicas": 3}
 
 
 def test_every_signal_is_a_gauge_that_the_gateway_has() -> None:
-    names = ("recommendation", "queue", "ttft", "kv", "deficit")
-    documents = rendered("engines", **scaled(by="hpa", signals=[{"name": name} for name in names]))
-    metrics = [metric["external"] for metric in of(documents, "HorizontalPodAutoscaler")["spec"]["metrics"]]
-    assert [metric["metric"]["name"] in SCALING_GAUGES for metric in metrics] == [True] * 5
+    metrics = []
+    for names in (("recommendation", "queue", "ttft", "kv", "deficit"), ("queue", "forecast")):
+        documents = rendered("engines", **scaled(by="hpa", signals=[{"name": name} for name in names]))
+        metrics += [metric["external"] for metric in of(documents, "HorizontalPodAutoscaler")["spec"]["metrics"]]
+    assert [metric["metric"]["name"] in SCALING_GAUGES for metric in metrics] == [True] * 7
     assert all(metric["metric"]["selector"] == {"matchLabels": {"pool": "chat", "role": "both"}} for metric in metrics)
     assert metrics[0]["target"] == {"type": "AverageValue", "averageValue": "1"}
     assert metrics[1]["target"] == {"type": "Value", "value": "4000"}
+    assert metrics[-1]["target"] == {"type": "AverageValue", "averageValue": "1"}, "a forecast is a number of engines"
+
+
+def test_engines_of_set_hours_are_kedas_cron_beside_the_recommendation() -> None:
+    hours = {"start": "50 8 * * 1-5", "end": "0 18 * * 1-5", "engines": 6}
+    spec = of(rendered("engines", **scaled(schedule=[hours])), "ScaledObject")["spec"]
+    assert [trigger["type"] for trigger in spec["triggers"]] == ["prometheus", "cron"]
+    asked = {"timezone": "UTC", "start": "50 8 * * 1-5", "end": "0 18 * * 1-5", "desiredReplicas": "6"}
+    assert spec["triggers"][1] == {"type": "cron", "name": "schedule-0", "metadata": asked}
 
 
 def test_the_queries_mean_what_is_meant(tmp_path: Path) -> None:
@@ -133,7 +145,7 @@ def test_the_queries_mean_what_is_meant(tmp_path: Path) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed: make observe-tools")
     signals = [{"name": name} for name in ("recommendation", "queue", "ttft", "kv", "deficit")]
-    both = [scaled(signals=signals, standby=1), scaled(toZero={"enabled": True})]
+    both = [scaled(signals=signals, standby=1), scaled(toZero={"enabled": True}), scaled(signals=[{"name": "queue"}, {"name": "forecast"}])]
     queries = {
         trigger["name"] + ("+1" if at == 0 and trigger["name"] == "recommendation" else ""): trigger["metadata"]["query"]
         for at, values in enumerate(both)
@@ -149,12 +161,13 @@ def test_the_queries_mean_what_is_meant(tmp_path: Path) -> None:
             [
                 *series("a", wanted_backends=3, queue_tokens_per_backend=100, goodput_deficit_ratio=0.25, held_requests=2),
                 *series("b", wanted_backends=5, queue_tokens_per_backend=900, predicted_ttft_p95_seconds=4, kv_pressure_ratio=0.5),
+                *series("b", forecast_backends=4.5),
             ],
-            {"recommendation": 5, "recommendation+1": 6, "queue": 900, "ttft": 4, "kv": 0.5, "deficit": 0.25, "held": 1},
+            {"forecast": 4.5, "recommendation": 5, "recommendation+1": 6, "queue": 900, "ttft": 4, "kv": 0.5, "deficit": 0.25, "held": 1},
         ),
         "no requests": (
             series("a", wanted_backends=1, queue_tokens_per_backend=0, kv_pressure_ratio=0, held_requests=0),
-            {"recommendation": 1, "recommendation+1": 2, "queue": 0, "ttft": 0, "kv": 0, "deficit": 0, "held": 0},
+            {"recommendation": 1, "recommendation+1": 2, "queue": 0, "ttft": 0, "kv": 0, "deficit": 0, "held": 0, "forecast": 0},
         ),
         "no engine": (series("a", wanted_backends=1, backends=0, held_requests=7), {"recommendation": 1, "recommendation+1": 2, "held": 1}),
         "no gateway": ([], {"held": 0}),
@@ -185,6 +198,13 @@ def test_the_queries_mean_what_is_meant(tmp_path: Path) -> None:
         ({"signals": [{"name": "kv"}, {"name": "kv"}]}, "pools.chat.autoscaling.signals: kv stands twice; keep one"),
         ({"signals": [{"name": "recommendation", "target": 2}]}, "the recommendation is a number of backends and has no target"),
         ({"signals": [{"name": "deficit"}]}, "pools.chat.autoscaling.signals: the deficit is 0 as soon as promises are kept"),
+        ({"signals": [{"name": "kv"}, {"name": "forecast", "target": 2}]}, "the forecast is a number of backends and has no target"),
+        ({"signals": [{"name": "recommendation"}, {"name": "forecast"}]}, "the recommendation has the forecast in it already"),
+        ({"signals": [{"name": "forecast"}]}, "a forecast knows nothing of what days before did not have"),
+        ({"schedule": [{"start": "0 8 * * *", "end": "0 9 * * *", "engines": 9}]}, "schedule.0.engines: is 9 and max 8"),
+        ({"schedule": [{"start": "0 8 * * *", "end": "0 8 * * *", "engines": 2}]}, 'schedule.0: start and end are both "0 8 * * *"'),
+        ({"schedule": [{"start": "0 8 * * *", "end": "0 9 * * *", "engines": 2}], "by": "hpa"}, "schedule: needs by: keda"),
+        ({"schedule": [{"start": "eight", "end": "0 9 * * *", "engines": 2}]}, "schedule.0.start: Does not match pattern"),
         ({"standby": 1, "signals": [{"name": "kv"}]}, "pools.chat.autoscaling.standby: stands above the recommendation"),
         ({"standby": 1, "by": "hpa"}, "pools.chat.autoscaling.standby: needs by: keda"),
         ({"toZero": {"enabled": True}, "by": "hpa"}, "pools.chat.autoscaling.toZero: needs by: keda"),

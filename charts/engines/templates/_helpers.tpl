@@ -175,8 +175,15 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- range $a.signals -}}
 {{- if has .name $names -}}{{- fail (printf "%s.signals: %s stands twice; keep one" $at .name) -}}{{- end -}}
 {{- $names = append $names .name -}}
-{{- if and (eq .name "recommendation") (hasKey . "target") -}}{{- fail (printf "%s.signals: the recommendation is a number of backends and has no target; remove it" $at) -}}{{- end -}}
+{{- if and (has .name (list "recommendation" "forecast")) (hasKey . "target") -}}{{- fail (printf "%s.signals: the %s is a number of backends and has no target; remove it" $at .name) -}}{{- end -}}
 {{- end -}}
+{{- range $i, $s := $a.schedule -}}
+{{- if ne $a.by "keda" -}}{{- fail (printf "%s.schedule: needs by: keda, whose cron it is" $at) -}}{{- end -}}
+{{- if gt (int $s.engines) (int $a.max) -}}{{- fail (printf "%s.schedule.%d.engines: is %d and max %d; raise max, or write fewer" $at $i (int $s.engines) (int $a.max)) -}}{{- end -}}
+{{- if eq $s.start $s.end -}}{{- fail (printf "%s.schedule.%d: start and end are both %q; KEDA wants two times" $at $i $s.start) -}}{{- end -}}
+{{- end -}}
+{{- if and $recommended (has "forecast" $names) -}}{{- fail (printf "%s.signals: the recommendation has the forecast in it already; remove forecast" $at) -}}{{- end -}}
+{{- if eq (join " " $names) "forecast" -}}{{- fail (printf "%s.signals: a forecast knows nothing of what days before did not have; name another signal beside it" $at) -}}{{- end -}}
 {{- if and .pool.group (eq .pool.role "both") -}}{{- fail (printf "%s.by: the engines of group %q are ranks of one model and serve together, so none comes or goes alone; write by: none" $at .pool.group) -}}{{- end -}}
 {{- if and (ne .pool.role "both") (not $a.pool) -}}{{- fail (printf "%s.pool: is empty; name the pool in tidegate.yaml, of which these are the %s engines" $at .pool.role) -}}{{- end -}}
 {{- if and (ne .pool.role "both") $a.toZero.enabled -}}{{- fail (printf "%s.toZero: the other engines of group %q serve nobody without %s engines; keep one" $at .pool.group .pool.role) -}}{{- end -}}
@@ -215,11 +222,12 @@ requests that has no sample while engines are up counts as 0, so that a pool wit
   "queue" (list "tidegate_pool_queue_tokens_per_backend" "Value" "4000")
   "ttft" (list "tidegate_pool_predicted_ttft_p95_seconds" "Value" "2")
   "kv" (list "tidegate_pool_kv_pressure_ratio" "Value" "0.7")
-  "deficit" (list "tidegate_pool_goodput_deficit_ratio" "Value" "0.05") -}}
+  "deficit" (list "tidegate_pool_goodput_deficit_ratio" "Value" "0.05")
+  "forecast" (list "tidegate_pool_forecast_backends" "AverageValue" "1") -}}
 {{- $kind := get $kinds $signal -}}
 {{- $metric := index $kind 0 -}}
 {{- $query := printf "max(%s{%s})" $metric $of -}}
-{{- if has $signal (list "ttft" "deficit") -}}{{- $query = printf "%s or 0 * max(tidegate_pool_queue_tokens_per_backend{%s})" $query $of -}}{{- end -}}
+{{- if has $signal (list "ttft" "deficit" "forecast") -}}{{- $query = printf "%s or 0 * max(tidegate_pool_queue_tokens_per_backend{%s})" $query $of -}}{{- end -}}
 {{- if and .standby (eq $signal "recommendation") -}}{{- $query = printf "%s + %d" $query .standby -}}{{- end -}}
 {{- $target := index $kind 2 -}}
 {{- if hasKey .signal "target" -}}{{- $target = include "engines.text" .signal.target -}}{{- end -}}

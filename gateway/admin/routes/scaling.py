@@ -1,17 +1,20 @@
 """How many backends each pool should have, with the figures that say so."""
 
-from typing import Final
+from math import ceil
+from typing import Annotated, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from domain.membership import Role
+from domain.strict import Strict
 from gateway.admin.call import answer
 from gateway.admin.describe import READ_ERRORS, Asking
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import RETRY, AdminProblem
 from gateway.telemetry.scaling_gauges import PoolScale
+from routing.forecast import schedule
 
 UNASKED: Final = "the pool has no section scale"
 UNASKED_ROLE: Final = "the pool's scale_roles has no section {}"
@@ -45,6 +48,11 @@ class PoolScaleShown(BaseModel):
     headroom: float | None
     min: int | None
     max: int | None
+    forecast: float | None = Field(
+        description="Backends that the load is expected to need when an engine that is asked for now serves, headroom included; "
+        "null without `predict`, and where past days do not say it."
+    )
+    forecast_why: str = Field(description="How much the load is expected to grow, or why nothing is known of it; empty without `predict`.")
     scale_in_in_s: float = Field(description="Seconds until fewer are recommended, if no more are needed until then; 0 for never.")
     why: str
     figures: ScaleFigures
@@ -54,6 +62,74 @@ class ScalingShown(BaseModel):
     """Every pool of the settings."""
 
     pools: list[PoolScaleShown]
+
+
+class HourShown(BaseModel):
+    """One hour of the day."""
+
+    hour: int = Field(description="0 to 23, on the clock of `zone`.")
+    days: int = Field(description="Days on which the load of this hour is known.")
+    load: float = Field(description="Backends that the busiest ten minutes of the hour fill, at the quantile of `predict` over days.")
+    most: float = Field(description="The same on the busiest day.")
+    engines: int = Field(description="Engines for `load`, with headroom, within `min` and `max` of the pool.")
+
+
+class ScheduledShown(BaseModel):
+    """So many engines between two times of the day; the lead of `predict` is in the start."""
+
+    start: str = Field(description="HH:MM, on the clock of `zone`.")
+    end: str
+    engines: int
+
+
+class HoursQuery(Strict):
+    """Whose hours."""
+
+    role: Role = Field(default="both", description="Of engines that compute prompts for each other: `prefill` or `decode`.")
+
+
+class HoursShown(BaseModel):
+    """The hours of a day, and a schedule that follows from them."""
+
+    pool: str
+    role: Role
+    zone: str
+    hours: list[HourShown]
+    min: int | None = Field(description="Engines of the quietest hour; null until every hour of the day is known.")
+    max: int = Field(description="Engines for the busiest ten minutes that there were, within `max` of the pool.")
+    schedule: list[ScheduledShown] = Field(description="When more than `min` are needed; empty until every hour of the day is known.")
+
+
+@router.get("/scaling/{pool}/hours", response_model=HoursShown, responses=READ_ERRORS, summary="A pool's load by hour of the day")
+async def scaling_hours(call: Asking, pool: str, asked: Annotated[HoursQuery, Query()]) -> Response:
+    """Show what each hour of the day needed, and when how many engines should be there, for autoscalers that go by the clock."""
+    own, forecasts = call.parts.scaling, call.parts.forecasts
+    scale = own.bounds(pool, asked.role) if own is not None else None
+    found = forecasts.hours(pool, asked.role) if forecasts is not None else None
+    if scale is None or found is None:
+        message = f"No pool {pool!r} with {asked.role} engines has a section predict in scale or scale_roles; without one no past is read."
+        raise AdminProblem(404, "not_found", message)
+    predict, loads = found
+
+    def engines(load: float) -> int:
+        return min(max(ceil(load / (1 - scale.headroom) - 1e-9), scale.min), scale.max)
+
+    hours = [
+        HourShown(hour=one.hour, days=one.days, load=round(one.load, 2), most=round(one.most, 2), engines=engines(one.load))
+        for one in loads
+    ]
+    whole = len(hours) == 24
+    times = schedule([one.engines for one in hours], predict.lead_s) if whole else []
+    shown = HoursShown(
+        pool=pool,
+        role=asked.role,
+        zone=predict.zone,
+        hours=hours,
+        min=min(one.engines for one in hours) if whole else None,
+        max=engines(max((one.most for one in loads), default=0.0)),
+        schedule=[ScheduledShown(start=one.start, end=one.end, engines=one.engines) for one in times],
+    )
+    return answer(200, shown.model_dump())
 
 
 @router.get("/scaling", response_model=ScalingShown, responses=READ_ERRORS, summary="How many backends each pool should have")
@@ -79,6 +155,8 @@ def _shown(one: PoolScale) -> PoolScaleShown:
         headroom=None if scale is None else scale.headroom,
         min=None if scale is None else scale.min,
         max=None if scale is None else scale.max,
+        forecast=None if wanted is None or wanted.need.forecast is None else round(wanted.need.forecast, 2),
+        forecast_why=one.growth.why,
         scale_in_in_s=0.0 if wanted is None else round(wanted.settles_s, 1),
         why=(UNASKED if load.role == "both" else UNASKED_ROLE.format(load.role)) if wanted is None else wanted.why,
         figures=ScaleFigures(

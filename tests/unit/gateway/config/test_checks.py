@@ -236,3 +236,13 @@ def test_the_picker_needs_grpc_and_a_port_of_its_own(tmp_path, monkeypatch):
     [problem] = found("picker: {tenant: acme}\n", tmp_path)
     assert "picker: needs grpcio, which is not installed" in problem
     assert "pip install 'tidegate[picker]'" in problem
+
+
+def test_forecasts_need_a_prometheus(tmp_path):
+    pools = "pools: [{name: a, scale: {predict: {}}}, {name: b, scale: {max: 3}}]\n"
+    [problem] = found(pools, tmp_path)
+    assert "pools[0].scale.predict: needs past days from Prometheus" in problem
+    assert "set console.prometheus_url" in problem
+    roles = found("pools: [{name: a, scale_roles: {prefill: {max: 2}, decode: {predict: {days: 3}}}}]\n", tmp_path)
+    assert ["pools[0].scale_roles.decode.predict" in one for one in roles] == [True]
+    assert found(pools + 'console: {prometheus_url: "http://prometheus:9090"}\n', tmp_path) == []
