@@ -241,15 +241,22 @@ def needed(load: PoolLoad, scale: ScaleSettings, growth: Growth = NO_GROWTH) -> 
 
 def _needed_now(load: PoolLoad, scale: ScaleSettings) -> Need:
     if load.held and not load.up:
-        return Need(float(max(scale.min, 1)), 0.0, f"the pool is waking: {load.held} requests found no backend up", load=1.0)
+        return Need(float(max(scale.min, 1)), 0.0, f"the pool is waking: no backend was up for {_counted(load.held, 'request')}", load=1.0)
     if not load.backends:
-        waits = f"{load.queued} requests wait" if load.queued else "nothing waits"
+        waits = f"waiting for one: {_counted(load.queued, 'request')}" if load.queued else "nothing waits"
         return Need(float(scale.min), 0.0, f"the pool has no backend, and {waits}", load=0.0)
     if not load.up or not load.telling:
-        return Need(float(load.backends), 0.0, f"none of {load.backends} backends tells its load: the number stays", known=False)
+        return Need(
+            float(load.backends), 0.0, f"of {_counted(load.backends, 'backend')} none tells its load: the number stays", known=False
+        )
     sizes: list[tuple[float, str]] = []
     if load.slots > 0:
-        sizes.append((load.requests / load.slots, f"{load.requests:.0f} requests run or wait, and an engine bears {load.slots:.0f}"))
+        sizes.append(
+            (
+                load.requests / load.slots,
+                f"running or waiting: {_counted(round(load.requests), 'request')}, and an engine bears {load.slots:.0f}",
+            )
+        )
     if (pressure := load.kv_pressure) is not None:
         said = f"running and waiting requests take {pressure:.0%} of the KV cache, of which {scale.kv:.0%} may be used"
         sizes.append((load.up * pressure / scale.kv, said))
@@ -258,9 +265,9 @@ def _needed_now(load: PoolLoad, scale: ScaleSettings) -> Need:
         said = f"prompts take {load.prefilled:.0%} of the engines' time, of which {share:.0%} may be used"
         sizes.append((load.up * load.prefilled / share, said))
     if scale.to_zero is not None and not load.requests:
-        lately = f"{load.answered:.0f} answers began in the last minute"
+        lately = f"begun in the last minute: {_counted(round(load.answered), 'answer')}"
         sizes = [(min(load.answered, 0.5), lately if load.answered else "nothing was asked for a minute")]
-    size, why = max(sizes, default=(float(load.up), f"{load.up} engines tell neither their KV cache nor a limit"))
+    size, why = max(sizes, default=(float(load.up), f"no limit and no KV cache is told by {_counted(load.up, 'engine')}"))
     most = size / (1 - scale.headroom) if sizes else size
     if (predicted := load.predicted_s) is not None and predicted > scale.ttft_s:
         most, why = max(
@@ -282,6 +289,10 @@ def missed_by(loads: Mapping[Role, PoolLoad], bounds: Mapping[Role, ScaleSetting
     needs = {role: needed(load, bounds[role]) for role, load in loads.items() if role in bounds and load.up}
     known = [(need.backends / loads[role].up, role) for role, need in needs.items() if need.known]
     return max(known)[1] if known else None
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Wanted(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ def test_without_knowledge_the_number_stays() -> None:
         history = ScaleHistory(BARE)
         assert [history.note(blind, at).wanted for at in (0.0, 299.0, 350.0, 500.0)] == [4, 4, 4, 4]
     empty = ScaleHistory(ScaleSettings(min=2)).note(PoolLoad(backends=0, queued=3), 0.0)
-    assert empty.wanted == 2 and "3 requests wait" in empty.why
+    assert empty.wanted == 2 and "waiting for one: 3 requests" in empty.why
 
 
 def test_fewer_are_recommended_only_when_fewer_have_sufficed_for_the_whole_time() -> None:
