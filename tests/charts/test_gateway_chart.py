@@ -1,10 +1,12 @@
 """The chart of the gateway: helm takes it and its examples, Kubernetes' schemas take what it renders, and it refuses what cannot work."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from gateway.config.picker import PickerSettings, PickerTls
 from tests.charts.helm import CHARTS, Document, example, examples, helm, of, pods, problems, refusal, rendered
 
 pytestmark = pytest.mark.helm
@@ -15,6 +17,7 @@ POLICY = {"files": {"default.yaml": 'tenant: "*"\nmodels: [{name: chat, pool: ch
 POOLS = {"pools": [{"name": "chat", "model": "tiny", "backends": [{"id": "a", "url": "http://engine:8000"}]}]}
 LEAST: dict[str, Any] = {"replicas": 1, "secrets": SECRETS, "policies": POLICY, "settings": POOLS}
 """The least values that production takes."""
+PICKER = {"enabled": True, "tenant": "edge", "tlsSecret": "picker"}
 SHARED = {"sql": {"name": "stores", "key": "sql"}, "counters": {"name": "stores", "key": "counters"}}
 
 
@@ -172,6 +175,12 @@ def test_the_schema_refuses(values: dict[str, Any], said: str) -> None:
             "networkPolicy.apiServer: is empty, and a pool of settings.pools discovers its engines in this cluster; write the address",
         ),
         ({"engineTls": [{"pool": "chta", "secret": "e"}]}, 'engineTls: there is no pool "chta" in settings.pools; there are chat'),
+        ({"settings": {**POOLS, "picker": {"tenant": "edge"}}}, "settings.picker: the chart writes it, with its Service"),
+        ({"picker": {"enabled": True}}, "picker.tenant: is empty; name the tenant whose policy"),
+        ({"picker": {"enabled": True, "tenant": "edge"}}, "picker.tlsSecret: is empty; name the Secret of its certificate"),
+        ({"picker": {**PICKER, "plainText": True}}, "picker.plainText: contradicts picker.tlsSecret"),
+        ({"picker": {"enabled": True, "tenant": "edge", "plainText": True, "clientCa": True}}, "picker.clientCa: needs picker.tlsSecret"),
+        ({"picker": PICKER}, "networkPolicy.pickerFrom: is empty, and the picker asks nobody for a key"),
     ],
 )
 def test_the_chart_refuses_what_contradicts_itself(values: dict[str, Any], said: str) -> None:
@@ -271,6 +280,24 @@ def test_without_discovery_in_this_cluster_the_api_server_is_out_of_reach() -> N
         assert not {d["kind"] for d in documents} & {"Role", "RoleBinding"}
         assert "10.96.0.1" not in yaml.safe_dump(of(documents, "NetworkPolicy", "tidegate"))
         assert "serviceAccountToken" not in yaml.safe_dump(documents)
+
+
+def test_a_gateway_may_ask_the_picker_and_nobody_else() -> None:
+    peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}]
+    documents = rendered("tidegate", **{**LEAST, "picker": {**PICKER, "clientCa": True}, "networkPolicy": {"pickerFrom": peers}})
+    assert problems(documents) == []
+    asks = {rule["ports"][0]["port"]: rule.get("from") for rule in of(documents, "NetworkPolicy", "tidegate")["spec"]["ingress"]}
+    assert asks == {"data": None, "picker": peers}
+    (port,) = of(documents, "Service", "tidegate-picker")["spec"]["ports"]
+    pod = pods(documents)["StatefulSet/tidegate"]
+    assert {"name": port["targetPort"], "containerPort": port["port"]} in pod["containers"][0]["ports"]
+    # what the gateway reads is where the Secret is mounted
+    written = yaml.safe_load(of(documents, "ConfigMap", "tidegate")["data"]["tidegate.yaml"])["picker"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert {str(Path(file).parent) for file in written["tls"].values()} == {mounts["picker-tls"]}
+    settings = PickerSettings.model_validate(written)
+    assert (settings.tenant, settings.bind) == ("edge", f"0.0.0.0:{port['port']}") and set(settings.tls_files) == set(PickerTls.model_fields)
+    assert not [d for d in rendered("tidegate", **LEAST) if "picker" in yaml.safe_dump(d)], "off by default"
 
 
 def test_nobody_reaches_the_admin_port_unless_the_values_say_so() -> None:

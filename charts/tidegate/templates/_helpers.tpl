@@ -87,6 +87,14 @@ seccompProfile: {type: RuntimeDefault}
 {{- range $part := list "data" "admin" -}}
 {{- if hasKey (dig $part dict $s) "bind" -}}{{- fail (printf "settings.%s.bind: the chart writes the address; use ports.%s" $part $part) -}}{{- end -}}
 {{- end -}}
+{{- if hasKey $s "picker" -}}{{- fail "settings.picker: the chart writes it, with its Service and its NetworkPolicy; use picker" -}}{{- end -}}
+{{- if $v.picker.enabled -}}
+{{- if not $v.picker.tenant -}}{{- fail "picker.tenant: is empty; name the tenant whose policy says which models there are" -}}{{- end -}}
+{{- if and (not $v.picker.tlsSecret) (not $v.picker.plainText) -}}{{- fail "picker.tlsSecret: is empty; name the Secret of its certificate, or write picker.plainText: true where a mesh encrypts" -}}{{- end -}}
+{{- if and $v.picker.tlsSecret $v.picker.plainText -}}{{- fail "picker.plainText: contradicts picker.tlsSecret; keep one" -}}{{- end -}}
+{{- if and $v.picker.clientCa (not $v.picker.tlsSecret) -}}{{- fail "picker.clientCa: needs picker.tlsSecret, whose ca.crt it is" -}}{{- end -}}
+{{- if and $v.networkPolicy.enabled (not $v.networkPolicy.pickerFrom) -}}{{- fail "networkPolicy.pickerFrom: is empty, and the picker asks nobody for a key; name the Pods of the Gateway that ask it" -}}{{- end -}}
+{{- end -}}
 {{- if hasKey (dig "data" dict $s) "tls" -}}{{- fail "settings.data.tls: the chart writes it; use tls.secret" -}}{{- end -}}
 {{- if and $v.stores.sql.name $bundled.postgres.enabled -}}{{- fail "stores.sql and stores.bundled.postgres: two databases; keep one" -}}{{- end -}}
 {{- if and $v.stores.counters.name $bundled.valkey.enabled -}}{{- fail "stores.counters and stores.bundled.valkey: two counter stores; keep one" -}}{{- end -}}
@@ -154,6 +162,16 @@ seccompProfile: {type: RuntimeDefault}
 {{- if $secrets -}}{{- $_ := set $own "secrets" $secrets -}}{{- end -}}
 {{- if $v.tls.secret -}}
 {{- $_ := set $own.data "tls" (dict "certificate" "/etc/tidegate-tls/tls.crt" "private_key" "/etc/tidegate-tls/tls.key") -}}
+{{- end -}}
+{{- if $v.picker.enabled -}}
+{{- $picker := dict "bind" (printf "0.0.0.0:%d" (int $v.ports.picker)) "tenant" $v.picker.tenant -}}
+{{- if $v.picker.plainText -}}{{- $_ := set $picker "plain_text" true -}}{{- end -}}
+{{- if $v.picker.tlsSecret -}}
+{{- $tls := dict "certificate" "/etc/tidegate-picker/tls.crt" "private_key" "/etc/tidegate-picker/tls.key" -}}
+{{- if $v.picker.clientCa -}}{{- $_ := set $tls "client_ca" "/etc/tidegate-picker/ca.crt" -}}{{- end -}}
+{{- $_ := set $picker "tls" $tls -}}
+{{- end -}}
+{{- $_ := set $own "picker" $picker -}}
 {{- end -}}
 {{- $settings := deepCopy $v.settings -}}
 {{- $pools := list -}}
@@ -231,6 +249,9 @@ seccompProfile: {type: RuntimeDefault}
 {{- if .Values.tls.secret }}
 - {name: tls, mountPath: /etc/tidegate-tls, readOnly: true}
 {{- end }}
+{{- if and .Values.picker.enabled .Values.picker.tlsSecret }}
+- {name: picker-tls, mountPath: /etc/tidegate-picker, readOnly: true}
+{{- end }}
 {{- range $i, $tls := .Values.engineTls }}
 - {name: engine-tls-{{ $i }}, mountPath: /etc/tidegate-engines/{{ $tls.pool }}, readOnly: true}
 {{- end }}
@@ -273,6 +294,9 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- with $v.tls.secret }}
 - {name: tls, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
+{{- end }}
+{{- if and $v.picker.enabled $v.picker.tlsSecret }}
+- {name: picker-tls, secret: {secretName: {{ $v.picker.tlsSecret | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- range $i, $tls := $v.engineTls }}
 - {name: engine-tls-{{ $i }}, secret: {secretName: {{ $tls.secret | quote }}, defaultMode: 0440}}
