@@ -296,7 +296,8 @@ def test_a_gateway_may_ask_the_picker_and_nobody_else() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert {str(Path(file).parent) for file in written["tls"].values()} == {mounts["picker-tls"]}
     settings = PickerSettings.model_validate(written)
-    assert (settings.tenant, settings.bind) == ("edge", f"0.0.0.0:{port['port']}") and set(settings.tls_files) == set(PickerTls.model_fields)
+    assert (settings.tenant, settings.bind) == ("edge", f"0.0.0.0:{port['port']}")
+    assert set(settings.tls_files) == set(PickerTls.model_fields)
     assert not [d for d in rendered("tidegate", **LEAST) if "picker" in yaml.safe_dump(d)], "off by default"
 
 
