@@ -115,11 +115,20 @@ class EngineAccessOptions(Options):
         if files.named() and not any(url.startswith("https:") for url in urls):
             fail(f"--{_option(next(iter(files.named())))} is for TLS, and {urls[0]} is asked without; write https://", code=2)
         given = EngineAccess() if named is None else access_of(named.pool, named.settings)
+        pools = (
+            TlsFiles(None, None, None) if named is None or named.pool.tls is None else TlsFiles.of(named.pool.tls, named.settings.base_dir)
+        )
+        whole = files.over(pools)
         try:
-            tls = EngineAccess(None, _usable(files, time.time()), self.cert is not None) if files.named() else given
+            tls = EngineAccess(None, _usable(whole, time.time()), whole.certificate is not None) if files.named() else given
         except CertificateError as error:
             fail(f"--{_option(error.key)}: {error}", code=2)
         return msgspec.structs.replace(tls, key=_key_of(self.api_key_env, os.environ) or given.key)
+
+
+def lists(named: NamedPool | None, url: str) -> bool:
+    """Whether the pool lists a backend there: what it shows its engines goes to no other server."""
+    return named is not None and any(backend.url.rstrip("/") == url.rstrip("/") for backend in named.pool.backends)
 
 
 def settings_of(config: Path) -> Settings:

@@ -24,7 +24,7 @@ from backends.signals import Signals
 from domain.model_revisions import Pinned
 from gateway.cli.backends import fleet_of
 from gateway.cli.connection import URL_VARIABLE, StoreOptions, nobody_listens
-from gateway.cli.engine_access import EngineAccess, EngineAccessOptions, kind_of, unanswered
+from gateway.cli.engine_access import EngineAccess, EngineAccessOptions, kind_of, lists, unanswered
 from gateway.cli.engine_check import ask, checked_url
 from gateway.cli.engine_meter import EngineMeter, MeterFault, MeterPlan, measured, plan_for
 from gateway.cli.engine_run import LOOK_S, EngineProcess, need_digest, need_free_port
@@ -120,14 +120,16 @@ def profile_engine(
     """
     named = way.named(gateway.config)
     targets = [engine] if compare is None else [engine, compare]
-    access = way.access(named, targets)
+    # the second engine may be anybody's: a key or certificate of the pool goes there only where the pool lists it
+    known = [named, named if compare is not None and lists(named, compare) else None]
+    access = [way.access(one, targets) for one in known[: len(targets)]]
     revision = None if save is None else revision_of(gateway.api(), save)
     asking = [
         Asking(
             kind_of(dialect[min(place, len(dialect) - 1)] if dialect else None, named),
             model[place] if model is not None and place < len(model) else None,
             (*(model or ()), *(() if named is None else (named.pool.model,))),
-            access,
+            access[place],
             revision if place == 0 else None,
         )
         for place in range(len(targets))

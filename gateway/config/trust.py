@@ -49,6 +49,11 @@ class TlsFiles(msgspec.Struct, frozen=True):
         ca, certificate, private_key = (base_dir / name if name else None for name in (tls.ca, tls.certificate, tls.private_key))
         return cls(ca, certificate, private_key)
 
+    def over(self, others: "TlsFiles") -> "TlsFiles":
+        """These files, and of `others` what these name none of. A certificate comes with its own key."""
+        pair = self if self.certificate is not None else others
+        return TlsFiles(self.ca or others.ca, pair.certificate, pair.private_key)
+
     def named(self) -> dict[str, Path]:
         """The files that there are, by setting."""
         files = {"ca": self.ca, "certificate": self.certificate, "private_key": self.private_key}

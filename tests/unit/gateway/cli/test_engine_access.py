@@ -92,8 +92,10 @@ async def test_a_pool_of_the_settings_says_how_its_engines_are_asked(authorities
         named = json.loads((await run("check", url, "--pool", "tls", "--json")).stdout)
         whole = json.loads((await run("check", "--json")).stdout)
         only = json.loads((await run("check", "--pool", "tls", "--json")).stdout)
+        pair = json.loads((await run("check", url, "--pool", "tls", "--cert", CERT, "--key", KEY, "--json")).stdout)
     assert [one["id"] for one in whole["engines"]] == ["e1", "e2"]
     assert whole["engines"][:1] == only["engines"] == named["engines"]
+    assert pair["engines"] == named["engines"], "the pool's CA stands beside a certificate of one's own"
     assert {"what": "load", "state": "ok", "text": "told at /metrics"} in named["engines"][0]["findings"]
     assert all(one.headers[b"authorization"] == b"Bearer the-engines-key" for one in engine.received)
 
@@ -115,6 +117,20 @@ async def test_an_engine_behind_mtls_is_profiled(authorities: Authorities) -> No
     assert read_profile(Path("options.json").read_bytes()).served == "other", "the first that it lists"
     assert read_profile(Path("pool.json").read_bytes()).served == "m", "that of the pool"
     assert [one["served"] for one in json.loads(compared.stdout)["profiles"]] == ["m", "other"]
+
+
+async def test_what_a_pool_shows_its_engines_goes_to_no_other_server(authorities: Authorities) -> None:
+    async with (
+        SimEngine(SimSettings(models=("m",), speed=20.0)) as engine,
+        SimEngine(SimSettings(models=("m",), speed=20.0)) as other,
+        terminated(engine, demanding(authorities.server, authorities.clients)) as front,
+    ):
+        url = f"https://127.0.0.1:{front.port}"
+        authorities.settings(url)
+        done = await run("profile", url, "--pool", "tls", "--compare", other.url, *QUICK)
+    assert done.exit_code == 0, done.output
+    assert all(b"authorization" in one.headers for one in engine.received)
+    assert other.received and not [one for one in other.received if b"authorization" in one.headers]
 
 
 async def test_an_engine_that_refuses_our_certificate_is_explained(authorities: Authorities) -> None:
