@@ -61,6 +61,11 @@ class NamedPool(NamedTuple):
     pool: PoolSettings
     settings: Settings
 
+    @property
+    def files(self) -> TlsFiles:
+        """The files of its TLS."""
+        return TlsFiles(None, None, None) if self.pool.tls is None else TlsFiles.of(self.pool.tls, self.settings.base_dir)
+
 
 @dataclass
 class EngineAccessOptions(Options):
@@ -115,10 +120,7 @@ class EngineAccessOptions(Options):
         if files.named() and not any(url.startswith("https:") for url in urls):
             fail(f"--{_option(next(iter(files.named())))} is for TLS, and {urls[0]} is asked without; write https://", code=2)
         given = EngineAccess() if named is None else access_of(named.pool, named.settings)
-        pools = (
-            TlsFiles(None, None, None) if named is None or named.pool.tls is None else TlsFiles.of(named.pool.tls, named.settings.base_dir)
-        )
-        whole = files.over(pools)
+        whole = files if named is None else files.over(named.files)
         try:
             tls = EngineAccess(None, _usable(whole, time.time()), whole.certificate is not None) if files.named() else given
         except CertificateError as error:

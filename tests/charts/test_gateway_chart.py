@@ -175,7 +175,8 @@ def test_the_schema_refuses(values: dict[str, Any], said: str) -> None:
             "networkPolicy.apiServer: is empty, and a pool of settings.pools discovers its engines in this cluster; write the address",
         ),
         ({"engineTls": [{"pool": "chta", "secret": "e"}]}, 'engineTls: there is no pool "chta" in settings.pools; there are chat'),
-        ({"settings": {**POOLS, "picker": {"tenant": "edge"}}}, "settings.picker: the chart writes it, with its Service"),
+        ({"settings": {**POOLS, "picker": {"fallbacks": 1}}}, "settings.picker: its Service and its NetworkPolicy are the chart's"),
+        ({"settings": {**POOLS, "picker": {"bind": ":1"}}, "picker": PICKER}, "settings.picker.bind: the chart writes it; use picker"),
         ({"picker": {"enabled": True}}, "picker.tenant: is empty; name the tenant whose policy"),
         ({"picker": {"enabled": True, "tenant": "edge"}}, "picker.tlsSecret: is empty; name the Secret of its certificate"),
         ({"picker": {**PICKER, "plainText": True}}, "picker.plainText: contradicts picker.tlsSecret"),
@@ -284,7 +285,9 @@ def test_without_discovery_in_this_cluster_the_api_server_is_out_of_reach() -> N
 
 def test_a_gateway_may_ask_the_picker_and_nobody_else() -> None:
     peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}]
-    documents = rendered("tidegate", **{**LEAST, "picker": {**PICKER, "clientCa": True}, "networkPolicy": {"pickerFrom": peers}})
+    settings = {**POOLS, "picker": {"fallbacks": 2}}
+    values = {"picker": {**PICKER, "clientCa": True}, "networkPolicy": {"pickerFrom": peers}, "settings": settings}
+    documents = rendered("tidegate", **{**LEAST, **values})
     assert problems(documents) == []
     asks = {rule["ports"][0]["port"]: rule.get("from") for rule in of(documents, "NetworkPolicy", "tidegate")["spec"]["ingress"]}
     assert asks == {"data": None, "picker": peers}
@@ -295,9 +298,9 @@ def test_a_gateway_may_ask_the_picker_and_nobody_else() -> None:
     written = yaml.safe_load(of(documents, "ConfigMap", "tidegate")["data"]["tidegate.yaml"])["picker"]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert {str(Path(file).parent) for file in written["tls"].values()} == {mounts["picker-tls"]}
-    settings = PickerSettings.model_validate(written)
-    assert (settings.tenant, settings.bind) == ("edge", f"0.0.0.0:{port['port']}")
-    assert set(settings.tls_files) == set(PickerTls.model_fields)
+    read = PickerSettings.model_validate(written)
+    assert (read.tenant, read.bind, read.fallbacks) == ("edge", f"0.0.0.0:{port['port']}", 2)
+    assert set(read.tls_files) == set(PickerTls.model_fields)
     assert not [d for d in rendered("tidegate", **LEAST) if "picker" in yaml.safe_dump(d)], "off by default"
 
 

@@ -87,7 +87,10 @@ seccompProfile: {type: RuntimeDefault}
 {{- range $part := list "data" "admin" -}}
 {{- if hasKey (dig $part dict $s) "bind" -}}{{- fail (printf "settings.%s.bind: the chart writes the address; use ports.%s" $part $part) -}}{{- end -}}
 {{- end -}}
-{{- if hasKey $s "picker" -}}{{- fail "settings.picker: the chart writes it, with its Service and its NetworkPolicy; use picker" -}}{{- end -}}
+{{- if and (hasKey $s "picker") (not $v.picker.enabled) -}}{{- fail "settings.picker: its Service and its NetworkPolicy are the chart's; write picker.enabled: true" -}}{{- end -}}
+{{- range $key := list "bind" "tenant" "tls" "plain_text" -}}
+{{- if hasKey (dig "picker" dict $s) $key -}}{{- fail (printf "settings.picker.%s: the chart writes it; use picker" $key) -}}{{- end -}}
+{{- end -}}
 {{- if $v.picker.enabled -}}
 {{- if not $v.picker.tenant -}}{{- fail "picker.tenant: is empty; name the tenant whose policy says which models there are" -}}{{- end -}}
 {{- if and (not $v.picker.tlsSecret) (not $v.picker.plainText) -}}{{- fail "picker.tlsSecret: is empty; name the Secret of its certificate, or write picker.plainText: true where a mesh encrypts" -}}{{- end -}}
