@@ -181,11 +181,15 @@ class LoadSlots:
         what = f"{len(known)} {predict.season}{'s' if len(known) > 1 else ''} before"
         return Growth(backends, len(known), f"{backends:.1f} more are expected within {predict.lead_s:g} s, after {what}")
 
-    def hours(self) -> list[HourLoad]:
-        """The load of each hour of the day that is known, on the clock of the zone. Weekdays are not told apart."""
+    def hours(self, now: float) -> list[HourLoad]:
+        """The load of each hour of the day that is known, on the clock of the zone; the hour that is not over at `now` does not count.
+        Weekdays are not told apart."""
+        running = dt.datetime.fromtimestamp(now, self._zone)
         by_day: defaultdict[int, dict[dt.date, float]] = defaultdict(dict)
         for at, load in self._slots.items():
             local = dt.datetime.fromtimestamp((at + 0.5) * SLOT_S, self._zone)
+            if (local.date(), local.hour) == (running.date(), running.hour):
+                continue
             highest = by_day[local.hour]
             highest[local.date()] = max(highest.get(local.date(), 0.0), load)
         share = self._predict.quantile

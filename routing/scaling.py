@@ -31,7 +31,7 @@ than there are now only once nothing more was needed for `scale_in_after_s`.
 
 from collections import deque
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, floor
 from typing import Final, Self
 
 import msgspec
@@ -230,7 +230,7 @@ def needed(load: PoolLoad, scale: ScaleSettings, growth: Growth = NO_GROWTH) -> 
     if growth.backends is None or now.load is None:
         return now
     ahead = (now.load + growth.backends) / (1 - scale.headroom)
-    most = scale.max * (scale.predict.most if scale.predict is not None else 1.0)
+    most = floor(scale.max * (scale.predict.most if scale.predict is not None else 1.0) + 1e-9)
     ahead = min(ahead, most)
     asleep = scale.to_zero is not None and now.backends < LEAST_GROWTH and growth.backends < LEAST_GROWTH
     if asleep or not growth.backends or ahead <= now.backends:

@@ -1,10 +1,9 @@
 """The settings of one pool: its model, its engines' dialect, its backends, and where they are discovered.
 
 `PoolSettings` is the whole pool. `BackendSettings` is one backend, whether `tidegate.yaml` or a discovery file lists it, with the endpoints
-of its KV events (`KvEventsSettings`) and of its load push (`LoadPushSettings`). `checked_networks` is about the networks that
-discovered backends may be in. `ConcurrencyLimitSettings`, `LoraSettings`, `HedgeSettings` and
-`ThinkingAsEffortSettings` are the sections `limit`, `loras`, `hedge` and `thinking_as_effort`. Checks across these fields are in
-`gateway/config/checks.py`.
+of its KV events (`KvEventsSettings`) and of its load push (`LoadPushSettings`). `checked_networks` is about the networks that discovered
+backends may be in. `ConcurrencyLimitSettings`, `LoraSettings`, `HedgeSettings` and `ThinkingAsEffortSettings` are the sections `limit`,
+`loras`, `hedge` and `thinking_as_effort`. Checks across these fields are in `gateway/config/checks.py`.
 """
 
 from collections.abc import Sequence
@@ -468,11 +467,12 @@ class PoolSettings(Strict):
 
     @model_validator(mode="after")
     def _scales(self) -> "PoolSettings":
-        halves = " and ".join(sorted({backend.role for backend in self.backends} - {"both"}))
+        found = ["discovered"] * (self.disaggregation is not None and self.discover is not None)
+        halves = " and ".join(sorted({backend.role for backend in self.backends} - {"both"}) or found)
         if self.scale is not None and self.scale_roles:
             raise ValueError("scale_roles: stands beside scale; keep scale_roles, with both: {…} for engines that serve whole requests")
         if self.scale is not None and halves:
-            raise ValueError(f"scale: is for engines that serve whole requests, and some are {halves} engines; write scale_roles")
+            raise ValueError(f"scale: is for engines that serve whole requests, as {halves} engines may not; write scale_roles")
         if self.scale_roles and self.disaggregation is None:
             raise ValueError("scale_roles: needs disaggregation, without which engines have no roles; write scale")
         return self

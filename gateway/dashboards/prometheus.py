@@ -186,7 +186,11 @@ class PanelReader:
 async def line_of(prometheus: AsksPrometheus, query: str, start_s: float, end_s: float, step_s: float) -> list[tuple[float, float]]:
     """The points of a query with one series, each with its moment; those that are no number are left out. Raises PrometheusAway."""
     asked = [("query", query), ("start", f"{start_s:.3f}"), ("end", f"{end_s:.3f}"), ("step", f"{step_s:g}")]
-    status, body = await prometheus.get("/api/v1/query_range", asked)
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            status, body = await prometheus.get("/api/v1/query_range", asked)
+    except TimeoutError:
+        raise PrometheusAway(f"did not answer within {WITHIN_S:g} s") from None
     if status != 200:
         raise PrometheusAway(f"answered {status}{_reason(body)}")
     points = [point for series in _read(body, _Queried).data.result for point in series.values]

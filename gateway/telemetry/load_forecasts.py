@@ -24,6 +24,8 @@ LATE_S: Final = 30.0
 """A slot is read so long after its end: Prometheus has the last scrape then."""
 AGAIN_S: Final = 3600.0
 """The last hour is read again each time: what is written late, as by a Prometheus that passes series on, is taken up."""
+WHOLE_EVERY_S: Final = 6 * 3600.0
+"""How often the whole history is read again: a store that was late or answered in part may know more by now."""
 
 log = structlog.get_logger("tidegate.scaling")
 
@@ -55,6 +57,8 @@ class LoadForecasts:
         self._slots = {pool: LoadSlots(predict) for pool, predict in pools.items()}
         self._read_to: dict[tuple[str, Role], float] = {}
         """The end of the last slot that was asked for, of each pool."""
+        self._whole_at: dict[tuple[str, Role], float] = {}
+        """When the whole history was last read."""
         self._away = ""
         """Why the last look found nothing; empty where it did."""
 
@@ -68,21 +72,26 @@ class LoadForecasts:
         """Read the slots that have ended since the last look."""
         now = self._wall()
         latest = (now - LATE_S) // SLOT_S * SLOT_S
-        try:
-            for pool, predict in self._pools.items():
-                known = self._read_to.get(pool)
-                if known is not None and known == latest:
-                    continue
-                oldest = (latest - predict.history_s) // SLOT_S * SLOT_S
-                start = oldest if known is None else min(max(known - AGAIN_S, oldest), latest)
-                self._slots[pool].take(await line_of(self._prometheus, load_query(*pool), start, latest, SLOT_S), now)
-                self._read_to[pool] = latest
-        except PrometheusAway as away:
-            if not self._away:
-                log.warning("the load of the days before cannot be read", why=f"Prometheus {away}")
-            self._away = f"Prometheus {away}"
-        else:
-            self._away = ""
+        why = ""
+        for pool, predict in self._pools.items():
+            known = self._read_to.get(pool)
+            if known == latest:
+                continue
+            oldest = (latest - predict.history_s) // SLOT_S * SLOT_S
+            whole = known is None or not len(self._slots[pool]) or now - self._whole_at[pool] >= WHOLE_EVERY_S
+            start = oldest if known is None or whole else min(max(known - AGAIN_S, oldest), latest)
+            try:
+                points = await line_of(self._prometheus, load_query(*pool), start, latest, SLOT_S)
+            except PrometheusAway as away:
+                why = f"Prometheus {away}"
+                continue
+            self._slots[pool].take(points, now)
+            self._read_to[pool] = latest
+            if whole:
+                self._whole_at[pool] = now
+        if why and not self._away:
+            log.warning("the load of the days before cannot be read", why=why)
+        self._away = why
 
     def growth(self, pool: str, role: Role) -> Growth:
         """By how much the pool's load is expected to grow; of a pool without `predict`, and before the first look, nothing is known."""
@@ -96,7 +105,7 @@ class LoadForecasts:
     def hours(self, pool: str, role: Role) -> tuple[PredictSettings, list[HourLoad]] | None:
         """The load of the pool in each hour of the day, with what the settings say of its forecasts; None for a pool without `predict`."""
         slots = self._slots.get((pool, role))
-        return None if slots is None else (self._pools[pool, role], slots.hours())
+        return None if slots is None else (self._pools[pool, role], slots.hours(self._wall()))
 
     async def close(self) -> None:
         """Close the connections."""

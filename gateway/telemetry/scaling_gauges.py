@@ -105,6 +105,8 @@ class PoolScaling:
         """Pools whose requests waited for the first engine at the last look, or for room on it since then."""
         self._woken: dict[str, float] = {}
         """The last look at each pool that may have seen answers to such requests."""
+        self._up_at: dict[str, float] = {}
+        """The first look at each woken pool with a backend that is up. No held request waits longer from then on than it may be held."""
         self._window: deque[tuple[float, Sums]] = deque()
         self._computed: dict[str, deque[tuple[float, int]]] = {}
         """The looks at each backend's counter of computed prompt tokens, within the window."""
@@ -208,7 +210,13 @@ class PoolScaling:
             self._woken[pool] = now  # what was answered since the last look was held
         since = self._woken.get(pool)
         woken = since is not None and now - since < WINDOW_S
-        if (load.held and not load.up) or (woken and load.queued):
+        if load.held and not load.up:
+            self._up_at.pop(pool, None)
+            self._holding.add(pool)
+            return True
+        scale = self._pools[pool]
+        longest_s = scale.to_zero.wait_s if scale is not None and scale.to_zero is not None else 0.0
+        if woken and load.queued and now - self._up_at.setdefault(pool, now) < longest_s:
             self._holding.add(pool)
             return True
         self._holding.discard(pool)

@@ -235,6 +235,11 @@ def test_the_halves_of_a_disaggregated_pool_scale_by_figures_of_their_own() -> N
         ({"role": "decode", "group": "long"}, {}, "autoscaling.pool: is empty; name the pool in tidegate.yaml"),
         (
             {"role": "decode", "group": "long"},
+            {"pool": "long", "signals": [{"name": "kv"}, {"name": "ttft"}]},
+            "autoscaling.signals: ttft is that of prompts, which decode engines compute none of",
+        ),
+        (
+            {"role": "decode", "group": "long"},
             {"pool": "long", "toZero": {"enabled": True}},
             "serve nobody without decode engines; keep one",
         ),

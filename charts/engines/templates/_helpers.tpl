@@ -186,6 +186,9 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- if eq (join " " $names) "forecast" -}}{{- fail (printf "%s.signals: a forecast knows nothing of what days before did not have; name another signal beside it" $at) -}}{{- end -}}
 {{- if and .pool.group (eq .pool.role "both") -}}{{- fail (printf "%s.by: the engines of group %q are ranks of one model and serve together, so none comes or goes alone; write by: none" $at .pool.group) -}}{{- end -}}
 {{- if and (ne .pool.role "both") (not $a.pool) -}}{{- fail (printf "%s.pool: is empty; name the pool in tidegate.yaml, of which these are the %s engines" $at .pool.role) -}}{{- end -}}
+{{- if eq .pool.role "decode" -}}
+{{- range $a.signals -}}{{- if has .name (list "queue" "ttft") -}}{{- fail (printf "%s.signals: %s is that of prompts, which decode engines compute none of; name recommendation or kv" $at .name) -}}{{- end -}}{{- end -}}
+{{- end -}}
 {{- if and (ne .pool.role "both") $a.toZero.enabled -}}{{- fail (printf "%s.toZero: the other engines of group %q serve nobody without %s engines; keep one" $at .pool.group .pool.role) -}}{{- end -}}
 {{- if gt (int $a.min) (int $a.max) -}}{{- fail (printf "%s.min: is %d and max %d; the first is the smaller one" $at (int $a.min) (int $a.max)) -}}{{- end -}}
 {{- if eq (join " " $names) "deficit" -}}{{- fail (printf "%s.signals: the deficit is 0 as soon as promises are kept, so it alone removes what it has added; name another signal beside it" $at) -}}{{- end -}}

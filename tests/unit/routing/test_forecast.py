@@ -132,11 +132,13 @@ def test_the_history_is_bounded_and_survives_a_clock_that_jumps() -> None:
 
 def test_the_hours_of_a_day_are_those_of_the_zone() -> None:
     predict = PredictSettings(zone="Asia/Tokyo", quantile=0.5)
-    hours = filled(jobs_at_nine, MONDAY, 3, predict).hours()
+    hours = filled(jobs_at_nine, MONDAY, 3, predict).hours(MONDAY)
     assert [one.hour for one in hours] == list(range(24))
     assert {one.hour for one in hours if one.load > 1} == {18, 19}
     assert (hours[18].days, hours[18].load, hours[18].most) == (3, 8.0, 8.0)
-    assert [one.hour for one in filled(jobs_at_nine, MONDAY, 0.25).hours()] == [18, 19, 20, 21, 22, 23]
+    assert [one.hour for one in filled(jobs_at_nine, MONDAY, 0.25).hours(MONDAY)] == [18, 19, 20, 21, 22, 23]
+    ten_past = MONDAY + 600
+    assert {one.days for one in filled(jobs_at_nine, ten_past, 3).hours(ten_past)} == {3}, "the hour that runs is no day of it"
 
 
 def test_a_schedule_joins_hours_and_begins_a_lead_earlier() -> None:

@@ -28,7 +28,8 @@ PAIRED = {"name": "p", "model": "m", "backends": [P, D], "disaggregation": {"kv_
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ({"scale": {}}, "some are decode and prefill engines; write scale_roles"),
+        ({"scale": {}}, "as decode and prefill engines may not; write scale_roles"),
+        ({"scale": {}, "backends": [], "discover": {"dns": "e.example", "port": 8000}}, "as discovered engines may not; write scale_roles"),
         ({"scale": {}, "scale_roles": {"prefill": {}}}, "stands beside scale; keep scale_roles"),
         (
             {"scale_roles": {"decode": {}}, "disaggregation": None, "backends": [W]},

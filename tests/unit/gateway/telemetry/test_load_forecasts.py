@@ -71,6 +71,35 @@ async def test_the_history_is_read_once_and_then_what_is_new() -> None:
     assert past.closed
 
 
+async def test_a_store_that_was_late_is_asked_for_the_whole_history_again() -> None:
+    past, now = Past(), [NOW]
+    past.begins = NOW + DAY_S
+    made = forecasts(past, now)
+    await made.look()
+    assert made.growth("chat", "both").backends is None, "it answered, and knew nothing"
+    past.begins, now[0] = 0.0, NOW + SLOT_S
+    await made.look()
+    assert made.growth("chat", "both").backends is not None
+    # what it answered in part it may know whole some hours later
+    now[0] = NOW + 7 * 3600
+    await made.look()
+    start, end = float(past.asked[-1]["start"]), float(past.asked[-1]["end"])
+    assert end - start == pytest.approx(LEAD.history_s, abs=SLOT_S)
+
+
+async def test_a_question_that_fails_for_one_pool_holds_up_no_other() -> None:
+    class Picky(Past):
+        async def get(self, path: str, params: list[tuple[str, str]]) -> tuple[int, bytes]:
+            if 'pool="dear"' in dict(params)["query"]:
+                return 422, b'{"status": "error", "error": "too many samples"}'
+            return await super().get(path, params)
+
+    made = LoadForecasts({("dear", "both"): LEAD, ("chat", "both"): LEAD}, Picky(), lambda: NOW)
+    await made.look()
+    assert made.growth("chat", "both").backends == pytest.approx(7.0)
+    assert "too many samples" in made.growth("dear", "both").why
+
+
 async def test_while_prometheus_is_away_the_known_days_go_on_telling() -> None:
     past, now = Past(), [NOW]
     past.away = "cannot be reached (ConnectError)"

@@ -104,6 +104,11 @@ def test_the_start_of_an_engine_that_held_requests_waited_for_asks_for_no_second
     wanted, p95_s = look(WINDOW_S + 1, 19, up)
     assert (wanted, p95_s) == (2, pytest.approx(3.9)), "nobody was held any more, and it took as long"
 
+    # a queue that never empties is overload, once no request in it can be one that was held
+    assert look(WINDOW_S + 1, 19, waits=9, held=9)[1] is None
+    told = [look(30, 30 * at, up, waits=9)[1] is not None for at in range(1, 16)]
+    assert told == [at * 30 - 30 >= ToZeroSettings().wait_s + WINDOW_S for at in range(1, 16)]
+
 
 def half(name: str, role: Role, **signals: object) -> BackendState:
     return msgspec.structs.replace(engine(name, **signals), role=role)
