@@ -447,6 +447,13 @@ def _own_certificate(written: RawSettings, section: Path_, folder: Path) -> Iter
     for key, file in files.items():
         if not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
             problems.append(written.located.problem((*section, key), f"{file!r} is no file that can be read", "name a PEM file"))
+    if "client_ca" in files and not problems:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(folder / files["client_ca"])
+        except (ssl.SSLError, OSError, ValueError):
+            message = f"{files['client_ca']!r} holds no certificate"
+            hint = "name a PEM file with the CAs of clients' certificates"
+            problems.append(written.located.problem((*section, "client_ca"), message, hint))
     if "certificate" in files and "private_key" in files and not problems:
         try:
             # an empty password, because OpenSSL would ask the terminal for one otherwise

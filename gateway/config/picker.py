@@ -4,13 +4,16 @@ The picker routes and nothing else: it checks no key and counts no limit, so it 
 """
 
 from ipaddress import ip_address
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from domain.strict import Strict
 from gateway.config.addresses import split_address
 from gateway.config.secrets import File
+
+MOST_CONNECTIONS: Final = 512
+"""Connections of proxies that a worker takes, and descriptors that it keeps for them: a proxy has one for each of its threads."""
 
 
 class PickerTls(Strict):

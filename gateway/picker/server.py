@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from gateway.config.picker import PickerSettings
+from gateway.config.picker import MOST_CONNECTIONS, PickerSettings
 from gateway.picker import messages
 from gateway.picker.stream import HeldBytes, OutOfTurnError, PickingStream, Picks
 
@@ -21,6 +21,17 @@ log = structlog.get_logger("tidegate.picker")
 
 ROOM_BYTES: Final = 1024**2
 """Bytes of a message beside the body in it: a head, and the proxy's metadata."""
+KEEPALIVE: Final = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # a minute by default, which outweighs the line above
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # else gRPC asks once a minute where no data flows
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+)
+"""A proxy that vanished without a word is found within 40 s, and its requests end; one that asks as often itself is not cut for that."""
+LAST_S: Final = 1.0
+"""How long the ends of streams may take that are let go."""
 CANNOT_LISTEN: Final = "cannot listen on"
 MOST_WARNINGS: Final = 16
 HEALTH_NAMES: Final = ("", "liveness", "readiness", messages.SERVICE)
@@ -32,15 +43,27 @@ class PickerServer:
 
     Args:
         log_defect: called with an error that is a defect of ours, and the id of its request.
+        new_id: makes the id of a request whose proxy gives it none.
+        base_dir: where the files of TLS are.
     """
 
-    def __init__(self, settings: PickerSettings, picks: Picks, log_defect: Callable[[BaseException, str], None], base_dir: Path) -> None:
+    def __init__(
+        self,
+        settings: PickerSettings,
+        picks: Picks,
+        log_defect: Callable[[BaseException, str], None],
+        new_id: Callable[[], str],
+        base_dir: Path,
+    ) -> None:
         self.settings: Final = settings
         self._picks = picks
         self._log_defect = log_defect
+        self._new_id = new_id
         self._base_dir = base_dir
         self._held = HeldBytes(settings.max_body_bytes, settings.held_bytes)
         self._draining = False
+        self._reading: dict[asyncio.Task[Any], PickingStream] = {}
+        self._let_go = False
         self._warned: set[str] = set()
         self._server: Any = None
 
@@ -57,6 +80,8 @@ class PickerServer:
                 ("grpc.so_reuseport", 1),
                 ("grpc.max_receive_message_length", settings.max_body_bytes + ROOM_BYTES),
                 ("grpc.max_send_message_length", -1),
+                ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+                *KEEPALIVE,
             ),
             maximum_concurrent_rpcs=settings.max_requests,
         )
@@ -89,30 +114,64 @@ class PickerServer:
         return grpc.ssl_server_credentials(pairs, root_certificates=authority, require_client_auth=authority is not None)
 
     async def close(self, accept_s: float, grace_s: float) -> None:
-        """Say for `accept_s` that no more requests are to come, then take none, and cut after `grace_s` what is still under way."""
+        """Say for `accept_s` that no more requests are to come, then take none, and end after `grace_s` what is still under way.
+
+        A stream whose request has its engine ends well: its proxy lets the answer go on unseen. Were it cut, the answer would be reset.
+        """
         self._draining = True
-        if self._server is not None:
-            await asyncio.sleep(accept_s)
-            await self._server.stop(grace_s)
+        if self._server is None:
+            return
+        await asyncio.sleep(accept_s)
+        stopping = asyncio.create_task(self._server.stop(grace_s + LAST_S))
+        await asyncio.wait([stopping], timeout=grace_s)
+        if not stopping.done():
+            self._let_go = True
+            picked = [task for task, stream in self._reading.items() if stream.has_pick]
+            for task in picked:
+                task.cancel()
+            if picked:
+                await asyncio.wait(picked, timeout=LAST_S)
+            await self._server.stop(None)
+        await stopping
 
     async def _process(self, _messages: Any, context: Any) -> None:
         """One stream of messages. Reads and writes by hand: a generator of answers would outlive a stream that is cut while it waits."""
         stream = PickingStream(self._picks, self._held)
         try:
-            while not stream.refused and (message := await context.read()) is not grpc.aio.EOF:
-                try:
-                    answers = await stream.take(message)
-                except OutOfTurnError as error:
-                    self._warn(str(error))
-                    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-                    return
-                except Exception as error:  # noqa: BLE001 - a defect must not take the connection, and with it other requests
-                    self._log_defect(error, "picker")
-                    answers = stream.failed(message)
-                for answer in answers:
-                    await context.write(answer)
+            while not (stream.refused or (self._let_go and stream.has_pick)) and await self._turn(stream, context):
+                pass
         finally:
             stream.over()
+
+    async def _turn(self, stream: PickingStream, context: Any) -> bool:
+        """Read one message and answer it; false where none comes any more. A function of its own, so that nothing of a message is kept
+        while the next one is awaited."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._reading[task] = stream
+        try:
+            message = await context.read()
+        except asyncio.CancelledError:
+            if self._let_go and stream.has_pick:
+                return False
+            raise
+        finally:
+            del self._reading[task]
+        if message is grpc.aio.EOF:
+            return False
+        try:
+            answers = await stream.take(message)
+        except OutOfTurnError as error:
+            self._warn(str(error))
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - a defect must not take the connection, and with it other requests
+            stream.request_id = stream.request_id or self._new_id()
+            self._log_defect(error, stream.request_id)
+            answers = stream.failed(message)
+        for answer in answers:
+            await context.write(answer)
+        return True
 
     def _warn(self, reason: str) -> None:
         """Log what is wrong with a proxy, each reason once: it says so with every request."""

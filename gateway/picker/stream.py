@@ -63,7 +63,8 @@ class PickingStream:
         self._picks = picks
         self._held = held
         self._head: RequestHead | None = None
-        self._request_id = ""
+        self.request_id = ""
+        """By which the caller and the logs know the request; empty where the proxy gives none."""
         self._subset: frozenset[str] | None = None
         self._mode = FULL_DUPLEX_STREAMED
         self._answer_mode = messages.NONE
@@ -72,6 +73,11 @@ class PickingStream:
         self._pick: Pick | None = None
         self.refused = False
         """The proxy was told to answer by itself; nothing more is to be said."""
+
+    @property
+    def has_pick(self) -> bool:
+        """Whether the request has its engine: nothing depends on us any more."""
+        return self._pick is not None
 
     async def take(self, message: Any) -> list[Any]:
         """The answers to one message, in their order.
@@ -105,7 +111,7 @@ class PickingStream:
             self._answer_mode = message.protocol_config.response_body_mode
         headers = _headers(message.request_headers.headers)
         self._head = _head_of(headers)
-        self._request_id = self._head.request_id() or ""
+        self.request_id = self._head.request_id() or ""
         self._subset = _subset(message.metadata_context)
         if message.request_headers.end_of_stream:
             return (await self._chosen(ends=True))[:1]  # there is no body to answer
@@ -184,7 +190,7 @@ class PickingStream:
         self._free()
         instead, outcome = status_of(fault)
         self._picks.count(outcome)
-        rendered = render(fault, self._request_id)
+        rendered = render(fault, self.request_id)
         headers = [_header(name.decode(), value) for name, value in rendered.headers if value]
         immediate = {
             "status": {"code": instead or rendered.status},

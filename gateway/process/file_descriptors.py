@@ -7,6 +7,9 @@ only as many connections as it can serve, each with one to an engine.
 import resource
 from typing import Final, Protocol
 
+from gateway.config.load import Settings
+from gateway.config.picker import MOST_CONNECTIONS
+
 MOST_DESCRIPTORS: Final = 2**20
 """The limit that is asked for where the hard one is above it: more connections than a worker could serve."""
 RESERVED: Final = 128
@@ -38,26 +41,32 @@ def raise_limit() -> int:
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_within(descriptors: int, wanted: int) -> int:
-    """The connections of callers that fit below a limit of descriptors; at most `wanted`."""
-    return min(wanted, max(LEAST_CONNECTIONS, (descriptors - RESERVED) // FOR_EACH_CALLER))
+def kept_descriptors(settings: Settings) -> int:
+    """The descriptors of connections that are not callers': those of proxies that ask the endpoint picker."""
+    return 0 if settings.picker is None else MOST_CONNECTIONS
 
 
-def bounded_connections(wanted: int, log: Warns | None = None) -> int:
+def connections_within(descriptors: int, wanted: int, kept: int = 0) -> int:
+    """The connections of callers that fit below a limit of descriptors, of which some are kept for others; at most `wanted`."""
+    return min(wanted, max(LEAST_CONNECTIONS, (descriptors - RESERVED - kept) // FOR_EACH_CALLER))
+
+
+def bounded_connections(wanted: int, log: Warns | None = None, *, kept: int = 0) -> int:
     """The connections of callers that this process may accept; at most `wanted`.
 
     Args:
         log: gets a warning where that is fewer than wanted.
+        kept: descriptors for connections of others than callers: the endpoint picker's.
     """
     limit = raise_limit()
-    fitting = connections_within(limit, wanted)
+    fitting = connections_within(limit, wanted, kept)
     if fitting < wanted and log is not None:
         log.warning(
             "the limit of file descriptors bounds the connections of each worker",
             descriptors=limit,
             connections=fitting,
             max_connections=wanted,
-            remedy=f"raise the hard limit to {wanted * FOR_EACH_CALLER + RESERVED} (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= "
-            "of containers), or lower data.limits.max_connections",
+            remedy=f"raise the hard limit to {wanted * FOR_EACH_CALLER + RESERVED + kept} (ulimit -Hn, LimitNOFILE= of systemd, "
+            "--ulimit nofile= of containers), or lower data.limits.max_connections",
         )
     return fitting

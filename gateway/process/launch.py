@@ -25,7 +25,7 @@ from gateway.admin.app import PoolShown, admin_main
 from gateway.config.load import ConfigError, Settings, load_settings, load_settings_again
 from gateway.config.read_secrets import read_admin_token, read_every_secret, read_hook_secrets, read_pepper
 from gateway.config.secrets import SecretError
-from gateway.process.file_descriptors import bounded_connections
+from gateway.process.file_descriptors import bounded_connections, kept_descriptors
 from gateway.process.hot_restart import this_program
 from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
 from gateway.process.worker import worker_main
@@ -147,7 +147,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         return 1
     if rehearse:
         return 0
-    bounded_connections(settings.data.limits.max_connections, log)
+    bounded_connections(settings.data.limits.max_connections, log, kept=kept_descriptors(settings))
     # everything is imported by now and exempt from collection, so that children share these pages with the parent
     gc.collect()
     gc.freeze()

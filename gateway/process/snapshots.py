@@ -50,10 +50,10 @@ class PolicyState(msgspec.Struct, frozen=True):
 class CertificateState(msgspec.Struct, frozen=True):
     """A certificate that one worker shows to others."""
 
-    use: Literal["callers", "engines"]
-    """To whom: of the data port, or the client certificate towards a pool's engines."""
+    use: Literal["callers", "proxies", "engines"]
+    """To whom: of the data port, of the endpoint picker, or the client certificate towards a pool's engines."""
     pool: str
-    """Empty for that of the data port."""
+    """Empty but for engines."""
     ends_unix: float
     """When it expires, seconds since the epoch."""
 

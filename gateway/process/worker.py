@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -52,7 +52,7 @@ from gateway.placement.shared_load import SharedLoad
 from gateway.process.background import kept_up
 from gateway.process.children import settle_memory
 from gateway.process.drain import Closes, drain
-from gateway.process.file_descriptors import bounded_connections
+from gateway.process.file_descriptors import bounded_connections, kept_descriptors
 from gateway.process.host_channel import HostChannel, host_id
 from gateway.process.sibling_bus import Sibling, SiblingBus, SiblingTopic
 from gateway.process.snapshots import CertificateState, IndexState, State, WorkerSnapshot
@@ -149,10 +149,10 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def expiry_of(tls: Tls) -> float | None:
-    """When the data port's certificate expires, seconds since the epoch; None for a form that only OpenSSL reads."""
+def expiry_of(certificate: Path) -> float | None:
+    """When a listener's certificate expires, seconds since the epoch; None for a form that only OpenSSL reads."""
     try:
-        return validity_of(Path(tls.certificate)).ends
+        return validity_of(certificate).ends
     except CertificateError:
         return None
 
@@ -196,7 +196,7 @@ class _Worker:
         self._books: LimitBooks | None = None
         self._bus: SiblingBus | None = None
         self._link: WorkerLink | None = None
-        self._data_ends_unix: float | None = None
+        self._own_ends: dict[Literal["callers", "proxies"], float | None] = {}
         """When the data port's certificate expires."""
         self._rollouts: RolloutWatch | None = None
         self._traces: Traces | None = None
@@ -236,6 +236,8 @@ class _Worker:
             settle_memory()
             connections, server = await self._listen(deps)
             picker = await picker_for(self._settings, deps, self._metrics.count_pick)
+            if picker is not None and (tls := picker.settings.tls) is not None:
+                self._own_ends["proxies"] = expiry_of(self._settings.base_dir / tls.certificate)
             self._state = "ready"
             self._slot.ready()
             broken = await first_to_end(stop, loops)
@@ -424,7 +426,12 @@ class _Worker:
         proxies = TrustedProxies.of(data.trusted_proxies.networks, data.trusted_proxies.header)
         port, addresses = DataPort(deps), self._addresses
         connections = self._connections = Connections(
-            EdgeLimits(**{**data.limits.model_dump(), "max_connections": bounded_connections(data.limits.max_connections)}),
+            EdgeLimits(
+                **{
+                    **data.limits.model_dump(),
+                    "max_connections": bounded_connections(data.limits.max_connections, kept=kept_descriptors(self._settings)),
+                }
+            ),
             deps.clock,
             deps.wall,
             serve=port.start_within(addresses) if addresses.bounds_requests else port.start,
@@ -436,7 +443,8 @@ class _Worker:
             streams=port.streams,
         )
         tls = tls_context(data.tls) if data.tls is not None else None
-        self._data_ends_unix = expiry_of(data.tls) if data.tls is not None else None
+        if data.tls is not None:
+            self._own_ends["callers"] = expiry_of(Path(data.tls.certificate))
         if data.trusted_proxies.proxy_protocol or addresses.bounds_connections:
             listener = DataListener(
                 connections,
@@ -565,7 +573,7 @@ class _Worker:
 
     def _certificates(self) -> tuple[CertificateState, ...]:
         ends = self._fleet.tls_watch.ends() if self._fleet else {}
-        own = (CertificateState("callers", "", self._data_ends_unix),) if self._data_ends_unix is not None else ()
+        own = tuple(CertificateState(use, "", at) for use, at in self._own_ends.items() if at is not None)
         return own + tuple(CertificateState("engines", pool, at) for pool, at in ends.items())
 
 

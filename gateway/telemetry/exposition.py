@@ -94,7 +94,7 @@ def policy_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, GaugeR
 
 CERTIFICATE_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_certificate_expires_timestamp_seconds": (
-        "When a certificate in use expires: the data port's (callers), or the client certificate towards a pool (engines).",
+        "When a certificate in use expires: the data port's (callers), the picker's (proxies), or the one shown to a pool (engines).",
         ("use", "pool"),
     ),
 }

@@ -27,6 +27,6 @@ async def picker_for(settings: Settings, deps: Deps, count: Callable[[str], None
     from gateway.picker.server import PickerServer
 
     picks = EndpointPicker(deps, wanted.tenant, wanted.fallbacks, count)
-    server = PickerServer(wanted, picks, deps.log_defect, settings.base_dir)
+    server = PickerServer(wanted, picks, deps.log_defect, deps.new_id, settings.base_dir)
     await server.start()
     return server

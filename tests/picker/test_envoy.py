@@ -116,7 +116,7 @@ def chat(text: str = "hi", **fields: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def standing(home: Path, *settings: SimSettings) -> AsyncIterator[Standing]:
+async def standing(home: Path, *settings: SimSettings, grace_s: float = 20.0) -> AsyncIterator[Standing]:
     assert (PICKER / ".made").exists(), f"{PICKER.name} is not there or not complete; run `make test-picker`"
     async with AsyncExitStack() as stack:
         ends = [await stack.enter_async_context(AsyncExitStack()) for _ in settings]
@@ -124,7 +124,8 @@ async def standing(home: Path, *settings: SimSettings) -> AsyncIterator[Standing
         more = "".join(f'      - {{{{id: e{at}, url: "{engine.url}"}}}}\n' for at, engine in enumerate(engines) if at)
         port = free_port()
         section = f"picker: {{bind: '127.0.0.1:{port}', tenant: acme}}\n"
-        served = await stack.enter_async_context(serving(home / "t", engines[0].url, settings=SETTINGS + more, more=section))
+        gateway = serving(home / "t", engines[0].url, grace_s=grace_s, settings=SETTINGS + more, more=section)
+        served = await stack.enter_async_context(gateway)
         stand = Standing(home, engines, served, port)
         stand.ends = ends
         yield stand
@@ -252,6 +253,20 @@ async def test_dead_engines_are_left_out_and_a_dead_picker_fails_requests_or_let
         assert sum(stand.received) == before
         assert (await lenient.post(CHAT, json=chat())).status_code == 200
         assert sum(stand.received) == before + 1
+
+
+async def test_answers_under_way_outlive_the_picker_that_ends(tmp_path: Path) -> None:
+    slow = SimSettings(models=("sim",), speed=2)
+    for answer in ("NONE", "STREAMED"):
+        modes = {"response_body_mode": answer}
+        async with standing(tmp_path / answer, slow, grace_s=0.2) as stand, stand.envoy(processing_mode=modes) as client:
+            async with client.stream("POST", CHAT, json=chat(stream=True, max_tokens=1500)) as reply:
+                lines = reply.aiter_lines()
+                assert (await anext(lines)).startswith("data: ")
+                stand.served.process.terminate()
+                await asyncio.to_thread(stand.served.process.wait)
+                left = [line async for line in lines if line]
+                assert (len(left) > 100, left[-1]) == (True, "data: [DONE]"), answer
 
 
 async def test_the_lowest_class_is_shed_where_engines_are_full_and_nobody_is_a_503(tmp_path: Path) -> None:

@@ -76,6 +76,13 @@ def test_a_certificate_needs_its_own_key(tmp_path):
         issued.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
     assert found("data: {tls: {certificate: a.crt, private_key: a.key}}\n", tmp_path) == []
     assert "cannot be used together" in found("data: {tls: {certificate: a.crt, private_key: b.key}}\n", tmp_path)[0]
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    picker = "picker: {tenant: acme, tls: {certificate: a.crt, private_key: a.key, client_ca: ca.crt}}\n"
+    assert found(picker, tmp_path) == []
+    for text in ("", "no certificate"):
+        (tmp_path / "ca.crt").write_text(text)
+        [problem] = found(picker, tmp_path)
+        assert "picker.tls.client_ca: 'ca.crt' holds no certificate; name a PEM file with the CAs of clients' certificates" in problem
     (tmp_path / "c.key").write_text("no key")
     assert "cannot be used together" in found("data: {tls: {certificate: a.crt, private_key: c.key}}\n", tmp_path)[0]
 

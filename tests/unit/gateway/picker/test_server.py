@@ -1,6 +1,7 @@
 """Laws of the picker's gRPC server, asked by a real client: streams, health, TLS with clients' certificates, cuts and the drain."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,18 +14,22 @@ import trustme
 
 from gateway.config.picker import PickerSettings
 from gateway.picker import messages
+from gateway.picker import server as server_module
 from gateway.picker.messages import BUFFERED, HealthCheckRequest, HealthCheckResponse, ProcessingRequest, ProcessingResponse
 from gateway.picker.server import PickerServer
 from tests.engines.processes import free_port
+from tests.fault.proxy import black_hole, proxied
 from tests.timing import until
-from tests.unit.gateway.picker.test_stream import Picker, body, head, told
+from tests.unit.gateway.picker.test_stream import HEAD, Picker, body, head, told
 
 
 @asynccontextmanager
-async def serving(picker: Picker, home: Path, defects: list[BaseException] | None = None, **settings: Any) -> AsyncIterator[PickerServer]:
+async def serving(
+    picker: Picker, home: Path, defects: list[tuple[BaseException, str]] | None = None, **settings: Any
+) -> AsyncIterator[PickerServer]:
     found = PickerSettings(bind=f"127.0.0.1:{free_port()}", tenant="acme", **settings)
-    noted: list[BaseException] = [] if defects is None else defects
-    server = PickerServer(found, picker, lambda error, _request: noted.append(error), home)
+    noted: list[tuple[BaseException, str]] = [] if defects is None else defects
+    server = PickerServer(found, picker, lambda error, request: noted.append((error, request)), lambda: "made-1", home)
     await server.start()
     try:
         yield server
@@ -90,7 +95,7 @@ async def test_a_stream_that_is_cut_gives_back_too(tmp_path: Path) -> None:
 
 
 async def test_a_proxy_out_of_turn_is_told_by_status_and_a_defect_is_a_500(tmp_path: Path) -> None:
-    defects: list[BaseException] = []
+    defects: list[tuple[BaseException, str]] = []
     async with serving(Picker(RuntimeError("boom")), tmp_path, defects) as server, plain(server) as channel:
         call = process(channel)
         await call.write(head(messages.STREAMED))
@@ -101,7 +106,12 @@ async def test_a_proxy_out_of_turn_is_told_by_status_and_a_defect_is_a_500(tmp_p
         await call.write(body(b"{}"))
         assert (await call.read()).immediate_response.status.code == 500
         assert await call.read() is grpc.aio.EOF
-        assert [type(error) for error in defects] == [RuntimeError]
+        call = process(channel)
+        await call.write(head(headers={name: value for name, value in HEAD.items() if name != "x-request-id"}))
+        await call.write(body(b"{}"))
+        told_ids = [each.header.raw_value for each in (await call.read()).immediate_response.headers.set_headers]
+        assert b"made-1" in told_ids
+        assert [(type(error), request) for error, request in defects] == [(RuntimeError, "theirs-1"), (RuntimeError, "made-1")]
 
 
 async def test_health_is_told_per_service_and_ends_with_the_drain(tmp_path: Path) -> None:
@@ -136,7 +146,7 @@ async def test_only_proxies_with_a_certificate_are_served_where_a_ca_is_named(tm
 
 async def test_several_workers_listen_on_one_port(tmp_path: Path) -> None:
     async with serving(Picker(), tmp_path) as server:
-        again = PickerServer(server.settings, Picker(), lambda _error, _request: None, tmp_path)
+        again = PickerServer(server.settings, Picker(), lambda _error, _request: None, str, tmp_path)
         await again.start()
         await again.close(0.0, 0.0)
 
@@ -144,7 +154,7 @@ async def test_several_workers_listen_on_one_port(tmp_path: Path) -> None:
 async def test_an_address_that_is_not_ours_is_named(tmp_path: Path) -> None:
     settings = PickerSettings(bind="192.0.2.1:9002", tenant="acme", plain_text=True)
     with pytest.raises(OSError, match=r"the endpoint picker cannot listen on 192\.0\.2\.1:9002"):
-        await PickerServer(settings, Picker(), lambda _error, _request: None, tmp_path).start()
+        await PickerServer(settings, Picker(), lambda _error, _request: None, str, tmp_path).start()
 
 
 async def test_no_more_requests_than_the_bound_are_under_way(tmp_path: Path) -> None:
@@ -155,3 +165,81 @@ async def test_no_more_requests_than_the_bound_are_under_way(tmp_path: Path) -> 
         second = process(channel)
         assert await status_of(second) is grpc.StatusCode.RESOURCE_EXHAUSTED
         first.cancel()
+
+
+async def test_no_more_connections_than_the_bound_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 1)
+    async with serving(Picker(), tmp_path) as server, plain(server) as channel:
+        assert await check(channel, "") == messages.SERVING
+        async with grpc.aio.insecure_channel(server.address, (("grpc.use_local_subchannel_pool", 1),)) as another:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await check(another, "")
+        assert await check(channel, "") == messages.SERVING
+
+
+async def test_a_proxy_that_vanishes_without_a_word_gives_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    often = {"grpc.keepalive_time_ms": 100, "grpc.keepalive_timeout_ms": 100, "grpc.http2.ping_timeout_ms": 100}
+    monkeypatch.setattr(server_module, "KEEPALIVE", tuple({**dict(server_module.KEEPALIVE), **often}.items()))
+    picker = Picker()
+    async with serving(picker, tmp_path) as server, proxied(f"http://{server.address}") as between:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{between.port}") as channel:
+            call = process(channel)
+            await call.write(head())
+            await call.write(body(b"{}"))
+            await call.read()
+            assert picker.picks[0].overs == 0
+            between.fault = black_hole()
+            await until(lambda: picker.picks[0].overs == 1)
+
+
+async def test_at_the_end_of_the_grace_a_stream_with_its_engine_ends_well_and_another_is_cut(tmp_path: Path) -> None:
+    picker = Picker()
+    async with serving(picker, tmp_path) as server, plain(server) as channel:
+        picked, waiting = process(channel), process(channel)
+        for call in (picked, waiting):
+            await call.write(head(BUFFERED))
+            await call.read()
+        await picked.write(body(b"{}"))
+        await picked.read()
+        await server.close(0.0, 0.05)
+        assert await picked.read() is grpc.aio.EOF
+        assert await picked.code() is grpc.StatusCode.OK
+        assert await status_of(waiting) is grpc.StatusCode.UNAVAILABLE
+        assert picker.picks[0].overs == 1
+
+
+async def test_nothing_of_a_message_is_kept_while_the_next_is_awaited(tmp_path: Path) -> None:
+    kept: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    class Kept:
+        def __init__(self, message: Any) -> None:
+            self.message = message
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.message, name)
+
+    class Context:
+        def __init__(self) -> None:
+            self.left = [head(BUFFERED), body(b"{}")]
+
+        async def read(self) -> Any:
+            alive.append(sum(ref() is not None for ref in kept))
+            if not self.left:
+                return grpc.aio.EOF
+            message = Kept(self.left.pop(0))
+            kept.append(weakref.ref(message))
+            return message
+
+        async def write(self, _answer: Any) -> None:
+            pass
+
+    settings = PickerSettings(tenant="acme")
+    await PickerServer(settings, Picker(), lambda _error, _request: None, str, tmp_path)._process(None, Context())
+    assert alive == [0, 0, 0]
+
+
+def test_a_proxy_that_vanished_is_found_within_40_s_and_may_ask_as_often_itself() -> None:
+    keepalive = dict(server_module.KEEPALIVE)
+    assert keepalive["grpc.keepalive_time_ms"] + keepalive["grpc.http2.ping_timeout_ms"] == 40_000
+    assert keepalive["grpc.http2.min_ping_interval_without_data_ms"] == 10_000

@@ -47,3 +47,7 @@ def test_a_low_hard_limit_is_said_with_its_remedy() -> None:
 
 def test_nothing_is_said_without_a_log() -> None:
     assert bounded_connections(10) == 10
+
+
+def test_descriptors_are_kept_for_others() -> None:
+    assert connections_within(1024, 1000) - connections_within(1024, 1000, kept=512) == 256

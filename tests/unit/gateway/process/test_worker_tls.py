@@ -40,7 +40,6 @@ def test_the_end_of_the_chains_first_certificate_counts(tmp_path: Path) -> None:
     issued = trustme.CA().issue_cert("gateway.example", not_after=ends)
     chain = tmp_path / "chain.pem"
     chain.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems) + trustme.CA().cert_pem.bytes())
-    tls = Tls(certificate=str(chain), private_key=str(tmp_path / "key.pem"))
-    assert expiry_of(tls) == ends.replace(tzinfo=datetime.UTC).timestamp()
+    assert expiry_of(chain) == ends.replace(tzinfo=datetime.UTC).timestamp()
     chain.write_bytes(b"-----BEGIN TRUSTED CERTIFICATE-----")
-    assert expiry_of(tls) is None
+    assert expiry_of(chain) is None
