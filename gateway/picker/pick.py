@@ -23,6 +23,7 @@ from gateway.http.edge.head import RequestHead
 from gateway.http.edge.taps import PlainTap, StreamTap
 from gateway.http.openai import check_caps
 from gateway.http.openai import interpret as interpret_body
+from gateway.http.openai.messages import refuse_link
 from gateway.placement.decisions import decision
 from gateway.placement.in_flight import InFlight, learn
 from gateway.placement.place import Placement, circumstances_of, longest_context, prepare
@@ -133,8 +134,8 @@ class EndpointPicker:
             raise Fault(Kind.UNSUPPORTED_MEDIA, f"{NOT_HERE} its body is compressed. Send it as it is.")
         policies = deps.live.policies
         policy = policies.for_tenant(self._caller.tenant)
-        caps = USUAL_CAPS if policy is None else policy.widest_caps
-        ask = interpret_body(endpoint, body, None, head.deployment, caps, links=True)
+        caps, links = (USUAL_CAPS, False) if policy is None else (policy.widest_caps, policy.may_fetch_images)
+        ask = interpret_body(endpoint, body, None, head.deployment, caps, links=links)
         facts.caller, facts.endpoint, facts.stream, facts.user = self._caller, endpoint.value, ask.stream, ask.user
         facts.request_bytes, facts.policy_digest = len(body), policies.digest
         asked = Asked(ask, self._caller, ask.user, headers, story.at_unix)
@@ -147,6 +148,10 @@ class EndpointPicker:
         facts.model, facts.asked_model = rule.name, ask.model if ask.model != rule.name else ""
         facts.rule, facts.tenant_policy = match.rule, policy
         facts.priority_class, facts.retry = urgency(policy, EVERYTHING, ask, headers)
+        if ask.image_links:
+            if policy.image_urls is None:
+                refuse_link(ask.image_links[0].param)
+            raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} it names images by URL. Send it to Tidegate's data port.")
         if ask.template is not None:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} it names a registered prompt. Send it to Tidegate's data port.")
         if policy.guards is not None:

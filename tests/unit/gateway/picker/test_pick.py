@@ -163,6 +163,18 @@ async def test_what_only_the_data_port_can_do_is_refused(policy: dict[str, Any],
     assert words in fault.message
 
 
+def with_image(url: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+
+
+async def test_no_engine_is_given_a_url_that_a_caller_names() -> None:
+    messages = with_image("http://192.0.2.1/secret.png")
+    assert (await Picking().fault(messages=messages)).kind is Kind.INVALID_VALUE
+    fault = await Picking(policy={"image_urls": {"hosts": ["images.example"]}}).fault(messages=messages)
+    assert fault.kind is Kind.NOT_PERMITTED
+    assert "data port" in fault.message
+
+
 async def test_bodies_and_types_are_checked_as_on_the_data_port() -> None:
     world = Picking()
     for body, kind in ((b"{", Kind.INVALID_JSON), (b"{}", Kind.MISSING_PARAMETER), (b'{"model":"sim"}', Kind.MISSING_PARAMETER)):
