@@ -19,23 +19,29 @@ from domain.priority import Class
 from gateway.deps import Deps
 from gateway.fleet.health import note_outcome
 from gateway.http.data_port import INFERENCE, usual
+from gateway.http.edge.body_size import body_too_large
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.taps import PlainTap, StreamTap
 from gateway.http.openai import check_caps
 from gateway.http.openai import interpret as interpret_body
 from gateway.http.openai.messages import refuse_link
+from gateway.http.openai.parameters import check_closed, with_parameters
+from gateway.http.openai.prompts import PROMPT_HEADER
 from gateway.placement.decisions import decision
 from gateway.placement.in_flight import InFlight, learn
 from gateway.placement.place import Placement, circumstances_of, longest_context, prepare
 from gateway.queue import refusals
 from gateway.request.forward import call_for
+from gateway.request.guards_asked import HEADER as GUARDS_HEADER
 from gateway.request.interpret import check_type
 from gateway.request.permissions import sticky_key, urgency
 from gateway.request.policy_match import Asked, match_policy
+from gateway.request.retry import refuse_deadly
 from gateway.story import AttemptFacts, Story
 from gateway.telemetry.families import PICK_OUTCOMES
 from policies.caps import USUAL_CAPS
-from policies.compile import ModelRule
+from policies.compile import ModelRule, TenantPolicy
+from policies.parameters import CLOSED
 from routing.fleet import Backend, Pool
 from routing.ports import Held
 from routing.schedule import ALONE, place
@@ -143,8 +149,7 @@ class EndpointPicker:
         if match is None:
             raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist.")
         policy, rule = match.policy, match.model
-        if policy.caps is not policy.widest_caps:
-            check_caps(ask, policy.caps)
+        ask = treated(ask, policy, len(body))
         facts.model, facts.asked_model = rule.name, ask.model if ask.model != rule.name else ""
         facts.rule, facts.tenant_policy = match.rule, policy
         facts.priority_class, facts.retry = urgency(policy, EVERYTHING, ask, headers)
@@ -152,15 +157,17 @@ class EndpointPicker:
             if policy.image_urls is None:
                 refuse_link(ask.image_links[0].param)
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} it names images by URL. Send it to Tidegate's data port.")
-        if ask.template is not None:
+        if ask.template is not None or PROMPT_HEADER in headers:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} it names a registered prompt. Send it to Tidegate's data port.")
-        if policy.guards is not None:
+        if policy.guards is not None or ask.guards or GUARDS_HEADER in headers:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} guard rules apply to it. Send it to Tidegate's data port.")
         if rule.lora:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} its model is an adapter. Send it to Tidegate's data port.", param="model")
         pool = deps.live.fleet.pools[rule.pool]
         if pool.has_roles or pool.name in deps.sharing:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} two engines share it. Send it to Tidegate's data port.", param="model")
+        if deps.live.suspects.guilty:
+            refuse_deadly(ask, self._caller.tenant, story, deps)
         return ask, rule
 
     def _routed(self, ask: Ask, placement: Placement, subset: Collection[str] | None, story: Story) -> Placement:
@@ -221,6 +228,25 @@ def endpoint_of(head: RequestHead) -> Endpoint:
     if head.method != "POST":
         raise Fault(Kind.METHOD_NOT_ALLOWED, "Send the request with POST.", detail="POST")
     return endpoint
+
+
+def treated(ask: Ask, policy: TenantPolicy, size: int) -> Ask:
+    """The Ask with the policy's parameters.
+
+    Args:
+        size: bytes of the body.
+
+    Raises:
+        Fault: the request asks for more than the policy allows, or its body is larger.
+    """
+    if policy.caps is not policy.widest_caps:
+        check_caps(ask, policy.caps)
+    most = policy.caps.body_bytes
+    if most is not None and size > most:
+        raise body_too_large(size, most)
+    if not CLOSED.isdisjoint(ask.names):
+        check_closed(ask, policy.parameters)
+    return ask if policy.parameters is None else with_parameters(ask, policy.parameters)
 
 
 def written_endpoint(endpoint: str) -> str:

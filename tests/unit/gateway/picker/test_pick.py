@@ -155,12 +155,41 @@ async def test_nobody_up_is_a_503() -> None:
         ({"guards": {"rules": [{"id": "keys", "kind": "secrets", "mode": "block"}]}}, {}, "guard rules"),
         ({"models": [{"name": "sim", "pool": POOL, "lora": "x"}]}, {}, "adapter"),
         ({}, {"prompt": {"id": "greeting"}}, "registered prompt"),
+        ({}, {"headers": {b"x-tidegate-prompt": b"greeting"}}, "registered prompt"),
+        ({}, {"headers": {b"x-tidegate-guards": b"keys"}}, "guard rules"),
+        ({}, {"guardrails": ["keys"]}, "guard rules"),
     ],
 )
 async def test_what_only_the_data_port_can_do_is_refused(policy: dict[str, Any], request_: dict[str, Any], words: str) -> None:
     fault = await Picking(policy=policy).fault(**request_)
     assert fault.kind is Kind.NOT_PERMITTED
     assert words in fault.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "request_", "kind"),
+    [
+        ({"parameters": {"refused": ["seed"]}}, {"seed": 1}, Kind.NOT_PERMITTED),
+        ({"parameters": {"at_most": {"n": 1}}}, {"n": 2}, Kind.INVALID_VALUE),
+        ({"parameters": {"allowed": ["max_tokens"]}}, {"seed": 1}, Kind.NOT_PERMITTED),
+        ({}, {"mm_processor_kwargs": {"x": 1}}, Kind.UNSUPPORTED_PARAMETER),
+        ({"caps": {"body_bytes": 1024}}, {"text": "w" * 2000}, Kind.BODY_TOO_LARGE),
+    ],
+)
+async def test_the_policys_parameters_count(policy: dict[str, Any], request_: dict[str, Any], kind: Kind) -> None:
+    assert (await Picking(policy=policy).fault(**request_)).kind is kind
+
+
+async def test_the_policys_defaults_reach_the_engine() -> None:
+    assert json.loads((await Picking(policy={"parameters": {"defaults": {"temperature": 0.5}}}).pick()).body)["temperature"] == 0.5
+
+
+async def test_a_request_that_engines_died_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Picking()
+    assert (await world.pick()).endpoints
+    monkeypatch.setattr("gateway.request.retry.mark_of", lambda *_: b"its mark")
+    world.deps.live.suspects.guilty[b"its mark"] = world.deps.clock() + 5.0
+    assert (await world.fault()).kind is Kind.CRASHES_ENGINES
 
 
 def with_image(url: str) -> list[dict[str, Any]]:
