@@ -145,7 +145,8 @@ class PickingStream:
             self._free()
         self._picks.count(PICKED)
         changed = pick.body != whole
-        common = _choice(pick, self._head.path, changed=changed)
+        path = self._head.headers.get(b":path", b"").decode("latin-1").partition("?")[0]  # as it came: the proxy sends that spelling
+        common = _choice(pick, path, changed=changed)
         if self._mode == BUFFERED and self._size:
             if changed:
                 common["body_mutation"] = {"body": pick.body}

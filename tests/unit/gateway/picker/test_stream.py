@@ -181,9 +181,25 @@ async def test_a_changed_body_brings_its_length_and_another_path_is_told() -> No
     assert first.WhichOneof("response") == "request_headers"
     assert answer.request_body.response.body_mutation.body == b'{"model":"engine"}'
     assert answer.request_body.response.clear_route_cache
-    assert told([answer]) == {DESTINATION: "10.0.0.1:8000,10.0.0.2:8000", "content-length": "18"}
+    changes = {"content-length": "18", ":path": "/v1/chat/completions"}
+    assert told([answer]) == {DESTINATION: "10.0.0.1:8000,10.0.0.2:8000", **changes}
     ((asked, *_),) = picker.asked
     assert (asked.path, asked.query, asked.headers[b"content-type"]) == ("/v1/chat/completions", "x=1", b"application/json")
+
+
+@pytest.mark.parametrize(
+    ("path", "sets"),
+    [
+        ("/v1/chat/completions", False),
+        ("/v1/chat/completions?api-version=1", False),
+        ("/v1/chat/completions/", True),
+        ("/openai/v1/chat/completions", True),
+        ("/openai/deployments/sim/chat/completions?api-version=1", True),
+    ],
+)
+async def test_the_engine_gets_its_own_spelling_of_the_path(path: str, sets: bool) -> None:
+    _, answers = await answers_to(Picker(), head(BUFFERED, headers={**HEAD, ":path": path}), body(b"{}"))
+    assert told(answers).get(":path") == ("/v1/chat/completions" if sets else None)
 
 
 async def test_the_subset_is_read_and_an_empty_one_is_not_none() -> None:
