@@ -64,7 +64,7 @@ class Pick(Protocol):
     path: str
     """The engine's path."""
     body: bytes
-    """The engine's body."""
+    """The engine's body. The stream empties it once the proxy has it: a worker is not to hold bodies while engines answer."""
 
     def answered(self, status: int, headers: Mapping[bytes, bytes], served: str) -> None:
         """Take the head of the answer.
@@ -285,7 +285,8 @@ class _PickedRequest:
 
     def __init__(self, ask: Ask, placement: Placement, story: Story, deps: Deps, sent: _EngineRequest, *, sees_answer: bool) -> None:
         self.endpoints, self.path, self.body = sent.endpoints, sent.path, sent.body
-        self._ask, self._placement, self._story, self._deps = ask, placement, story, deps
+        self._ask = msgspec.structs.replace(ask, fields=b"", names=frozenset(), prompt_at=(0, 0))  # nothing reads the body any more
+        self._placement, self._story, self._deps = placement, story, deps
         self._sees_answer = sees_answer
         self._tap: StreamTap | PlainTap | None = None
         self._fault: Fault | None = None

@@ -150,8 +150,10 @@ class PickingStream:
         if self._mode == BUFFERED and self._size:
             if changed:
                 common["body_mutation"] = {"body": pick.body}
+            pick.body = b""
             return [ProcessingResponse(request_body={"response": common}, dynamic_metadata=_metadata(pick))]
-        pieces = [pick.body[at : at + PIECE_BYTES] for at in range(0, len(pick.body), PIECE_BYTES)] or [b""]
+        sent, pick.body = pick.body, b""
+        pieces = [sent[at : at + PIECE_BYTES] for at in range(0, len(sent), PIECE_BYTES)] or [b""]
         last = len(pieces) - 1
         return [
             ProcessingResponse(request_headers={"response": common}, dynamic_metadata=_metadata(pick)),

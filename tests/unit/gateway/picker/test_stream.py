@@ -138,6 +138,7 @@ def test_the_pick_is_the_same_however_the_body_comes(data: bytes, cuts: list[int
         assert [each.end_of_stream for each in back] == [False] * (len(back) - 1) + [not with_trailers]
         assert max(len(each.body) for each in back) <= PIECE_BYTES
         assert held.held == 0
+        assert [pick.body for pick in (*one.picks, *other.picks)] == [b"", b""]
         talk.over()
         assert [pick.overs for pick in other.picks] == [1]
 
