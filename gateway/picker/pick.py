@@ -324,7 +324,7 @@ class _PickedRequest:
         facts = self._story.attempt = AttemptFacts()
         if self._placement.route.why != ALONE or self._in_flight.limiter is not None:
             facts.on_begun = self._in_flight.begun
-        if self._sees_answer and status == 200 and b"content-encoding" not in headers:
+        if self._sees_answer and status == 200 and not self._ask.endpoint.sound and b"content-encoding" not in headers:
             self._tap = self._new_tap(facts)
 
     def _new_tap(self, facts: AttemptFacts) -> StreamTap | PlainTap:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.health import Health
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.edge.head import RequestHead
@@ -27,6 +28,8 @@ class Picking:
         self.path = Path(policy=policy, **{name: Engine() for name in ids or ("a", "b")})
         self.deps = self.path.deps
         self.deps.live.endpoints.update({name: AT[name] for name in ids or ("a", "b")})
+        self.health = {name: Health(10.0) for name in ids or ("a", "b")}
+        self.deps.live.health.update(self.health)
         self.outcomes: list[str] = []
         self.picker = EndpointPicker(self.deps, "acme", fallbacks, self.outcomes.append)
 
@@ -258,6 +261,29 @@ async def test_an_answer_that_is_cut_teaches_nothing_and_blames_no_engine() -> N
     pick.over()
     assert world.path.worker.first_tokens == []
     assert not world.deps.live.breakers.troubled
+
+
+async def test_an_answer_of_sound_is_a_good_one() -> None:
+    world = Picking()
+    sent = msgspec.json.encode({"model": "sim", "input": "hello", "voice": "alloy"})
+    pick = await world.picker.pick(head({b"x-request-id": b"theirs-9"}, "/v1/audio/speech"), sent, None, sees_answer=True)
+    pick.answered(200, {b"content-type": b"audio/mpeg", b"x-envoy-upstream-service-time": b"3"}, "")
+    pick.feed(b"ID3 some sound")
+    pick.whole()
+    found = world.deps.decisions.find("theirs-9", "acme")
+    assert found is not None
+    assert found.ended is not None
+    assert found.ended.outcome == "ok"
+    assert not world.deps.live.breakers.troubled
+
+
+async def test_a_failing_engine_is_held_against_it() -> None:
+    world = Picking()
+    for _ in range(8):
+        (await world.pick(subset={AT["a"]})).answered(500, OK_HEAD, "")
+        if world.deps.live.breakers.troubled:
+            break
+    assert world.deps.live.breakers.troubled
 
 
 async def test_a_failure_counts_at_once_and_not_only_when_the_stream_is_over() -> None:
