@@ -203,6 +203,26 @@ async def test_the_engine_gets_its_own_spelling_of_the_path(path: str, sets: boo
     assert told(answers).get(":path") == ("/v1/chat/completions" if sets else None)
 
 
+@pytest.mark.parametrize(
+    "more", [{f"x-{number}": "" for number in range(1000)}, {"x-long": "w" * 2**16}], ids=["many headers", "a long header"]
+)
+async def test_a_large_head_is_refused_before_it_is_read(more: dict[str, str]) -> None:
+    picker = Picker()
+    talk, (answer,) = await answers_to(picker, head(headers={**HEAD, **more}), body(b"{}"))
+    assert answer.immediate_response.status.code == 431
+    assert talk.refused
+    assert picker.asked == []
+
+
+async def test_headers_of_the_same_name_are_joined() -> None:
+    picker = Picker()
+    message = head(headers=HEAD)
+    message.request_headers.headers.headers.extend(head(headers={"X-Twice": "1"}).request_headers.headers.headers)
+    message.request_headers.headers.headers.extend(head(headers={"x-twice": "2"}).request_headers.headers.headers)
+    await answers_to(picker, message, body(b"{}"))
+    assert picker.asked[0][0].headers[b"x-twice"] == b"1, 2"
+
+
 async def test_the_subset_is_read_and_an_empty_one_is_not_none() -> None:
     def hint(value: Any) -> dict[str, Any]:
         entry = {"key": SUBSET, "value": value}
