@@ -124,12 +124,13 @@ class EndpointPicker:
         pool, route = placement.pool, placement.route
         if deps.observe_decision is not None:
             deps.observe_decision(route, deps.clock() - begun)
-        self._keep_decision(placement, story)
         if not route.ranked:
+            self._keep_decision(placement, story)
             raise self._nobody(placement, story)
         call = call_for(ask, placement, model_asked(deps.dialects[pool.name], pool.model, ""), head, story, deps)
         sent = call.body if ask.include_usage or not ask.stream else without_usage(call.body)
         endpoints = tuple([self._endpoint(backend) for backend in route.backends[: 1 + self._fallbacks]])
+        self._keep_decision(placement, story)  # once nothing fails any more: whoever has the pick ends it
         return _PickedRequest(ask, placement, story, deps, _EngineRequest(endpoints, call.path, sent), sees_answer=sees_answer)
 
     def _interpret(self, endpoint: Endpoint, head: RequestHead, body: bytes, story: Story) -> tuple[Ask, ModelRule]:
@@ -309,6 +310,8 @@ class _PickedRequest:
 
     def answered(self, status: int, headers: Mapping[bytes, bytes], served: str) -> None:
         """See `Pick`."""
+        if self._is_over or self._answered:
+            return
         at = self.endpoints.index(served) if served in self.endpoints else 0
         if at:  # the proxy went on to a fallback
             self._in_flight.over()

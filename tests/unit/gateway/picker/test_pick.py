@@ -299,6 +299,28 @@ async def test_a_failure_counts_at_once_and_not_only_when_the_stream_is_over() -
     pick.over()
 
 
+async def test_a_second_head_and_one_after_the_end_change_nothing() -> None:
+    world = Picking(fallbacks=1)
+    pick = await world.pick()
+    pick.answered(200, OK_HEAD, "")
+    pick.answered(200, OK_HEAD, pick.endpoints[1])
+    assert sum(world.in_flight.values()) == 1
+    pick.over()
+    pick.answered(200, OK_HEAD, pick.endpoints[1])
+    assert sum(world.in_flight.values()) == 0
+
+
+async def test_a_request_that_cannot_be_written_leaves_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise Fault(Kind.UNSUPPORTED_PARAMETER, "The engine does not know it.")
+
+    world = Picking()
+    monkeypatch.setattr("gateway.picker.pick.call_for", refuse)
+    assert (await world.fault(headers={b"x-request-id": b"theirs-6"})).kind is Kind.UNSUPPORTED_PARAMETER
+    assert world.deps.decisions.find("theirs-6", "acme") is None
+    assert sum(world.in_flight.values()) == 0
+
+
 async def test_how_a_request_ended_is_in_its_explanation() -> None:
     world = Picking()
     pick = await world.pick(headers={b"x-request-id": b"theirs-7"})
