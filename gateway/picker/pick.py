@@ -53,6 +53,8 @@ NOT_HERE: Final = "The endpoint picker cannot choose an engine for this request:
 """How the refusals of what only the data port can do begin."""
 USAGE_OPTION: Final = b',"stream_options":{"include_usage":true}}'
 """How a streamed request's checked body ends: the gateway asks for usage, which a caller behind a proxy did not ask for."""
+SERVICE_TIME: Final = b"x-envoy-upstream-service-time"
+"""The header by which Envoy marks the answers of engines, unless it is set to suppress its headers."""
 PICKED, NOBODY, SHED, REFUSED, DEFECT = PICK_OUTCOMES
 
 
@@ -100,6 +102,7 @@ class EndpointPicker:
         self._deps = deps
         self._caller = Caller(TenantId(tenant), ProjectId(""), NO_KEY)
         self._fallbacks = fallbacks
+        self._proxies = _Proxies()
         self.count: Final = count
 
     async def pick(self, head: RequestHead, body: bytes, subset: Collection[str] | None, *, sees_answer: bool) -> Pick:
@@ -131,7 +134,9 @@ class EndpointPicker:
         sent = call.body if ask.include_usage or not ask.stream else without_usage(call.body)
         endpoints = tuple([self._endpoint(backend) for backend in route.backends[: 1 + self._fallbacks]])
         self._keep_decision(placement, story)  # once nothing fails any more: whoever has the pick ends it
-        return _PickedRequest(ask, placement, story, deps, _EngineRequest(endpoints, call.path, sent), sees_answer=sees_answer)
+        return _PickedRequest(
+            ask, placement, story, deps, _EngineRequest(endpoints, call.path, sent, self._proxies), sees_answer=sees_answer
+        )
 
     def _interpret(self, endpoint: Endpoint, head: RequestHead, body: bytes, story: Story) -> tuple[Ask, ModelRule]:
         """The checked request, and the rule of its model in the tenant's policy; what is known of it is written into the Story."""
@@ -273,19 +278,27 @@ def status_of(fault: Fault) -> tuple[int, str]:
     return 0, NOBODY if fault.kind is Kind.NO_BACKEND else DEFECT if fault.kind is Kind.INTERNAL else REFUSED
 
 
+class _Proxies(msgspec.Struct):
+    """What is known of the proxies that ask."""
+
+    mark_answers: bool = False
+    """Whether an answer had `SERVICE_TIME`: a proxy that suppresses its own headers never says it."""
+
+
 class _EngineRequest(msgspec.Struct, frozen=True):
     """What the proxy is to send, and where."""
 
     endpoints: tuple[str, ...]
     path: str
     body: bytes
+    proxies: _Proxies
 
 
 class _PickedRequest:
     """A request on its engine, as far as the proxy tells of it."""
 
     def __init__(self, ask: Ask, placement: Placement, story: Story, deps: Deps, sent: _EngineRequest, *, sees_answer: bool) -> None:
-        self.endpoints, self.path, self.body = sent.endpoints, sent.path, sent.body
+        self.endpoints, self.path, self.body, self._proxies = sent.endpoints, sent.path, sent.body, sent.proxies
         self._ask = msgspec.structs.replace(ask, fields=b"", names=frozenset(), prompt_at=(0, 0))  # nothing reads the body any more
         self._placement, self._story, self._deps = placement, story, deps
         self._sees_answer = sees_answer
@@ -320,7 +333,9 @@ class _PickedRequest:
             self._enter(self._placement.route.ranked[at][0])
         self._answered = True
         self._story.settled.status = status
-        self._fault = outcome_of(status, headers)
+        if SERVICE_TIME in headers:
+            self._proxies.mark_answers = True
+        self._fault = outcome_of(status, headers, marked=self._proxies.mark_answers)
         if self._fault is not None:
             self._end(self._fault)  # now, before the proxy passes it on: the caller's next request must know
             return
@@ -382,11 +397,13 @@ class _PickedRequest:
         deps.decisions.end(story.placed.decision, story.close(deps.clock()))
 
 
-def outcome_of(status: int, headers: Mapping[bytes, bytes]) -> Fault | None:
+def outcome_of(status: int, headers: Mapping[bytes, bytes], *, marked: bool) -> Fault | None:
     """What an answer's status says of the engine; None for a good one.
 
-    Envoy marks the answers of engines with `x-envoy-upstream-service-time`; a 503 without it is Envoy's own, of an engine that it could
-    not reach.
+    Envoy marks the answers of engines with `SERVICE_TIME`; a 503 without it is Envoy's own, of an engine that it could not reach.
+
+    Args:
+        marked: whether the proxies are known to mark answers; else a 503 without the mark is taken for the engine's.
     """
     if status < 400:
         return None
@@ -395,6 +412,6 @@ def outcome_of(status: int, headers: Mapping[bytes, bytes]) -> Fault | None:
         kind = Kind.ENGINE_BUSY
     elif status >= 500:
         kind = Kind.ENGINE_ERROR
-    if status == 503 and b"x-envoy-upstream-service-time" not in headers:
+    if status == 503 and marked and SERVICE_TIME not in headers:
         kind = Kind.CONNECT_FAILED
     return Fault(kind, "The engine did not answer the request.", detail=f"status {status}")

@@ -289,6 +289,7 @@ async def test_a_failing_engine_is_held_against_it() -> None:
 async def test_a_failure_counts_at_once_and_not_only_when_the_stream_is_over() -> None:
     """The proxy passes the failure on, and ends its stream with us some time later: the caller's next request must know by then."""
     world = Picking()
+    (await world.pick()).answered(404, OK_HEAD, "")
     pick = await world.pick(headers={b"x-request-id": b"theirs-8"})
     pick.answered(503, {}, "")
     assert sum(world.in_flight.values()) == 0
@@ -344,8 +345,17 @@ async def test_how_a_request_ended_is_in_its_explanation() -> None:
     ],
 )
 def test_statuses_say_of_engines(status: int, from_engine: bool, kind: Kind | None) -> None:
-    fault = outcome_of(status, OK_HEAD if from_engine else {})
+    fault = outcome_of(status, OK_HEAD if from_engine else {}, marked=True)
     assert (None if fault is None else fault.kind) is kind
+
+
+async def test_a_busy_engine_behind_a_proxy_that_marks_no_answers_did_not_refuse_the_connection() -> None:
+    world = Picking()
+    (await world.pick(headers={b"x-request-id": b"theirs-5"})).answered(503, {}, "")
+    found = world.deps.decisions.find("theirs-5", "acme")
+    assert found is not None
+    assert found.ended is not None
+    assert found.ended.outcome == "engine_busy"
 
 
 def test_ipv6_is_written_in_brackets() -> None:
