@@ -107,7 +107,7 @@ class PickingStream:
             self._mode = message.protocol_config.request_body_mode
             self._answer_mode = message.protocol_config.response_body_mode
         if _is_large(message.request_headers.headers):
-            text = f"The head has more than {MOST_HEADERS} headers, or more than the {MOST_HEAD_BYTES} bytes that are allowed. Send fewer headers."
+            text = f"The head has more than {MOST_HEADERS} headers or {MOST_HEAD_BYTES} bytes. Send fewer headers, or shorter ones."
             return self._refusal(Fault(Kind.HEADERS_TOO_LARGE, text))
         headers = _headers(message.request_headers.headers)
         self._head = _head_of(headers)
