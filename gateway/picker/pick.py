@@ -19,22 +19,29 @@ from domain.priority import Class
 from gateway.deps import Deps
 from gateway.fleet.health import note_outcome
 from gateway.http.data_port import INFERENCE, usual
+from gateway.http.edge.body_size import body_too_large
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.taps import PlainTap, StreamTap
 from gateway.http.openai import check_caps
 from gateway.http.openai import interpret as interpret_body
+from gateway.http.openai.messages import refuse_link
+from gateway.http.openai.parameters import check_closed, with_parameters
+from gateway.http.openai.prompts import PROMPT_HEADER
 from gateway.placement.decisions import decision
 from gateway.placement.in_flight import InFlight, learn
 from gateway.placement.place import Placement, circumstances_of, longest_context, prepare
 from gateway.queue import refusals
 from gateway.request.forward import call_for
+from gateway.request.guards_asked import HEADER as GUARDS_HEADER
 from gateway.request.interpret import check_type
 from gateway.request.permissions import sticky_key, urgency
 from gateway.request.policy_match import Asked, match_policy
+from gateway.request.retry import refuse_deadly
 from gateway.story import AttemptFacts, Story
 from gateway.telemetry.families import PICK_OUTCOMES
 from policies.caps import USUAL_CAPS
-from policies.compile import ModelRule
+from policies.compile import ModelRule, TenantPolicy
+from policies.parameters import CLOSED
 from routing.fleet import Backend, Pool
 from routing.ports import Held
 from routing.schedule import ALONE, place
@@ -46,6 +53,8 @@ NOT_HERE: Final = "The endpoint picker cannot choose an engine for this request:
 """How the refusals of what only the data port can do begin."""
 USAGE_OPTION: Final = b',"stream_options":{"include_usage":true}}'
 """How a streamed request's checked body ends: the gateway asks for usage, which a caller behind a proxy did not ask for."""
+SERVICE_TIME: Final = b"x-envoy-upstream-service-time"
+"""The header by which Envoy marks the answers of engines, unless it is set to suppress its headers."""
 PICKED, NOBODY, SHED, REFUSED, DEFECT = PICK_OUTCOMES
 
 
@@ -57,7 +66,7 @@ class Pick(Protocol):
     path: str
     """The engine's path."""
     body: bytes
-    """The engine's body."""
+    """The engine's body. The stream empties it once the proxy has it: a worker is not to hold bodies while engines answer."""
 
     def answered(self, status: int, headers: Mapping[bytes, bytes], served: str) -> None:
         """Take the head of the answer.
@@ -93,6 +102,7 @@ class EndpointPicker:
         self._deps = deps
         self._caller = Caller(TenantId(tenant), ProjectId(""), NO_KEY)
         self._fallbacks = fallbacks
+        self._proxies = _Proxies()
         self.count: Final = count
 
     async def pick(self, head: RequestHead, body: bytes, subset: Collection[str] | None, *, sees_answer: bool) -> Pick:
@@ -117,13 +127,16 @@ class EndpointPicker:
         pool, route = placement.pool, placement.route
         if deps.observe_decision is not None:
             deps.observe_decision(route, deps.clock() - begun)
-        self._keep_decision(placement, story)
         if not route.ranked:
+            self._keep_decision(placement, story)
             raise self._nobody(placement, story)
         call = call_for(ask, placement, model_asked(deps.dialects[pool.name], pool.model, ""), head, story, deps)
         sent = call.body if ask.include_usage or not ask.stream else without_usage(call.body)
         endpoints = tuple([self._endpoint(backend) for backend in route.backends[: 1 + self._fallbacks]])
-        return _PickedRequest(ask, placement, story, deps, _EngineRequest(endpoints, call.path, sent), sees_answer=sees_answer)
+        self._keep_decision(placement, story)  # once nothing fails any more: whoever has the pick ends it
+        return _PickedRequest(
+            ask, placement, story, deps, _EngineRequest(endpoints, call.path, sent, self._proxies), sees_answer=sees_answer
+        )
 
     def _interpret(self, endpoint: Endpoint, head: RequestHead, body: bytes, story: Story) -> tuple[Ask, ModelRule]:
         """The checked request, and the rule of its model in the tenant's policy; what is known of it is written into the Story."""
@@ -133,8 +146,8 @@ class EndpointPicker:
             raise Fault(Kind.UNSUPPORTED_MEDIA, f"{NOT_HERE} its body is compressed. Send it as it is.")
         policies = deps.live.policies
         policy = policies.for_tenant(self._caller.tenant)
-        caps = USUAL_CAPS if policy is None else policy.widest_caps
-        ask = interpret_body(endpoint, body, None, head.deployment, caps, links=True)
+        caps, links = (USUAL_CAPS, False) if policy is None else (policy.widest_caps, policy.may_fetch_images)
+        ask = interpret_body(endpoint, body, None, head.deployment, caps, links=links)
         facts.caller, facts.endpoint, facts.stream, facts.user = self._caller, endpoint.value, ask.stream, ask.user
         facts.request_bytes, facts.policy_digest = len(body), policies.digest
         asked = Asked(ask, self._caller, ask.user, headers, story.at_unix)
@@ -142,20 +155,25 @@ class EndpointPicker:
         if match is None:
             raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist.")
         policy, rule = match.policy, match.model
-        if policy.caps is not policy.widest_caps:
-            check_caps(ask, policy.caps)
+        ask = treated(ask, policy, len(body))
         facts.model, facts.asked_model = rule.name, ask.model if ask.model != rule.name else ""
         facts.rule, facts.tenant_policy = match.rule, policy
         facts.priority_class, facts.retry = urgency(policy, EVERYTHING, ask, headers)
-        if ask.template is not None:
+        if ask.image_links:
+            if policy.image_urls is None:
+                refuse_link(ask.image_links[0].param)
+            raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} it names images by URL. Send it to Tidegate's data port.")
+        if ask.template is not None or PROMPT_HEADER in headers:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} it names a registered prompt. Send it to Tidegate's data port.")
-        if policy.guards is not None:
+        if policy.guards is not None or ask.guards or GUARDS_HEADER in headers:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} guard rules apply to it. Send it to Tidegate's data port.")
         if rule.lora:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} its model is an adapter. Send it to Tidegate's data port.", param="model")
         pool = deps.live.fleet.pools[rule.pool]
         if pool.has_roles or pool.name in deps.sharing:
             raise Fault(Kind.NOT_PERMITTED, f"{NOT_HERE} two engines share it. Send it to Tidegate's data port.", param="model")
+        if deps.live.suspects.guilty:
+            refuse_deadly(ask, self._caller.tenant, story, deps)
         return ask, rule
 
     def _routed(self, ask: Ask, placement: Placement, subset: Collection[str] | None, story: Story) -> Placement:
@@ -218,6 +236,25 @@ def endpoint_of(head: RequestHead) -> Endpoint:
     return endpoint
 
 
+def treated(ask: Ask, policy: TenantPolicy, size: int) -> Ask:
+    """The Ask with the policy's parameters.
+
+    Args:
+        size: bytes of the body.
+
+    Raises:
+        Fault: the request asks for more than the policy allows, or its body is larger.
+    """
+    if policy.caps is not policy.widest_caps:
+        check_caps(ask, policy.caps)
+    most = policy.caps.body_bytes
+    if most is not None and size > most:
+        raise body_too_large(size, most)
+    if not CLOSED.isdisjoint(ask.names):
+        check_closed(ask, policy.parameters)
+    return ask if policy.parameters is None else with_parameters(ask, policy.parameters)
+
+
 def written_endpoint(endpoint: str) -> str:
     """An endpoint as proxies read it: an IPv6 address in brackets."""
     address, _, port = endpoint.rpartition(":")
@@ -241,20 +278,29 @@ def status_of(fault: Fault) -> tuple[int, str]:
     return 0, NOBODY if fault.kind is Kind.NO_BACKEND else DEFECT if fault.kind is Kind.INTERNAL else REFUSED
 
 
+class _Proxies(msgspec.Struct):
+    """What is known of the proxies that ask."""
+
+    mark_answers: bool = False
+    """Whether an answer had `SERVICE_TIME`: a proxy that suppresses its own headers never says it."""
+
+
 class _EngineRequest(msgspec.Struct, frozen=True):
     """What the proxy is to send, and where."""
 
     endpoints: tuple[str, ...]
     path: str
     body: bytes
+    proxies: _Proxies
 
 
 class _PickedRequest:
     """A request on its engine, as far as the proxy tells of it."""
 
     def __init__(self, ask: Ask, placement: Placement, story: Story, deps: Deps, sent: _EngineRequest, *, sees_answer: bool) -> None:
-        self.endpoints, self.path, self.body = sent.endpoints, sent.path, sent.body
-        self._ask, self._placement, self._story, self._deps = ask, placement, story, deps
+        self.endpoints, self.path, self.body, self._proxies = sent.endpoints, sent.path, sent.body, sent.proxies
+        self._ask = msgspec.structs.replace(ask, fields=b"", names=frozenset(), prompt_at=(0, 0))  # nothing reads the body any more
+        self._placement, self._story, self._deps = placement, story, deps
         self._sees_answer = sees_answer
         self._tap: StreamTap | PlainTap | None = None
         self._fault: Fault | None = None
@@ -277,6 +323,8 @@ class _PickedRequest:
 
     def answered(self, status: int, headers: Mapping[bytes, bytes], served: str) -> None:
         """See `Pick`."""
+        if self._is_over or self._answered:
+            return
         at = self.endpoints.index(served) if served in self.endpoints else 0
         if at:  # the proxy went on to a fallback
             self._in_flight.over()
@@ -285,14 +333,16 @@ class _PickedRequest:
             self._enter(self._placement.route.ranked[at][0])
         self._answered = True
         self._story.settled.status = status
-        self._fault = outcome_of(status, headers)
+        if SERVICE_TIME in headers:
+            self._proxies.mark_answers = True
+        self._fault = outcome_of(status, headers, marked=self._proxies.mark_answers)
         if self._fault is not None:
             self._end(self._fault)  # now, before the proxy passes it on: the caller's next request must know
             return
         facts = self._story.attempt = AttemptFacts()
         if self._placement.route.why != ALONE or self._in_flight.limiter is not None:
             facts.on_begun = self._in_flight.begun
-        if self._sees_answer and status == 200 and b"content-encoding" not in headers:
+        if self._sees_answer and status == 200 and not self._ask.endpoint.sound and b"content-encoding" not in headers:
             self._tap = self._new_tap(facts)
 
     def _new_tap(self, facts: AttemptFacts) -> StreamTap | PlainTap:
@@ -347,11 +397,13 @@ class _PickedRequest:
         deps.decisions.end(story.placed.decision, story.close(deps.clock()))
 
 
-def outcome_of(status: int, headers: Mapping[bytes, bytes]) -> Fault | None:
+def outcome_of(status: int, headers: Mapping[bytes, bytes], *, marked: bool) -> Fault | None:
     """What an answer's status says of the engine; None for a good one.
 
-    Envoy marks the answers of engines with `x-envoy-upstream-service-time`; a 503 without it is Envoy's own, of an engine that it could
-    not reach.
+    Envoy marks the answers of engines with `SERVICE_TIME`; a 503 without it is Envoy's own, of an engine that it could not reach.
+
+    Args:
+        marked: whether the proxies are known to mark answers; else a 503 without the mark is taken for the engine's.
     """
     if status < 400:
         return None
@@ -360,6 +412,6 @@ def outcome_of(status: int, headers: Mapping[bytes, bytes]) -> Fault | None:
         kind = Kind.ENGINE_BUSY
     elif status >= 500:
         kind = Kind.ENGINE_ERROR
-    if status == 503 and b"x-envoy-upstream-service-time" not in headers:
+    if status == 503 and marked and SERVICE_TIME not in headers:
         kind = Kind.CONNECT_FAILED
     return Fault(kind, "The engine did not answer the request.", detail=f"status {status}")

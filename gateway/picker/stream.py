@@ -26,6 +26,9 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 NAMESPACE: Final = "envoy.lb"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+MOST_HEADERS: Final = 1000
+MOST_HEAD_BYTES: Final = 64 * 1024
+"""What a request's head may have, names and values together."""
 SERVED: Final = "x-gateway-destination-endpoint-served"
 PIECE_BYTES: Final = 60 * 1024
 """Bytes of a body in one message to the proxy: its own buffer for a stream is some 64 KiB."""
@@ -109,6 +112,9 @@ class PickingStream:
         if message.HasField("protocol_config"):
             self._mode = message.protocol_config.request_body_mode
             self._answer_mode = message.protocol_config.response_body_mode
+        if _is_large(message.request_headers.headers):
+            text = f"The head has more than {MOST_HEADERS} headers or {MOST_HEAD_BYTES} bytes. Send fewer headers, or shorter ones."
+            return self._refusal(Fault(Kind.HEADERS_TOO_LARGE, text))
         headers = _headers(message.request_headers.headers)
         self._head = _head_of(headers)
         self.request_id = self._head.request_id() or ""
@@ -151,12 +157,15 @@ class PickingStream:
             self._free()
         self._picks.count(PICKED)
         changed = pick.body != whole
-        common = _choice(pick, self._head.path, changed=changed)
+        path = self._head.headers.get(b":path", b"").decode("latin-1").partition("?")[0]  # as it came: the proxy sends that spelling
+        common = _choice(pick, path, changed=changed)
         if self._mode == BUFFERED and self._size:
             if changed:
                 common["body_mutation"] = {"body": pick.body}
+            pick.body = b""
             return [ProcessingResponse(request_body={"response": common}, dynamic_metadata=_metadata(pick))]
-        pieces = [pick.body[at : at + PIECE_BYTES] for at in range(0, len(pick.body), PIECE_BYTES)] or [b""]
+        sent, pick.body = pick.body, b""
+        pieces = [sent[at : at + PIECE_BYTES] for at in range(0, len(sent), PIECE_BYTES)] or [b""]
         last = len(pieces) - 1
         return [
             ProcessingResponse(request_headers={"response": common}, dynamic_metadata=_metadata(pick)),
@@ -223,11 +232,17 @@ class PickingStream:
 
 def _headers(headers: Any) -> dict[bytes, bytes]:
     """Headers by name; those that come several times are joined by a comma. New proxies write values as bytes, old ones as texts."""
-    read: dict[bytes, bytes] = {}
+    read: dict[bytes, list[bytes]] = {}
     for header in headers.headers:
-        name, value = header.key.lower().encode("latin-1", "replace"), header.raw_value or header.value.encode("utf-8", "replace")
-        read[name] = b"%b, %b" % (read[name], value) if name in read else value
-    return read
+        value = header.raw_value or header.value.encode("utf-8", "replace")
+        read.setdefault(header.key.lower().encode("latin-1", "replace"), []).append(value)
+    return {name: b", ".join(values) for name, values in read.items()}
+
+
+def _is_large(headers: Any) -> bool:
+    """Whether a head has more headers or bytes than is allowed."""
+    found = headers.headers
+    return len(found) > MOST_HEADERS or sum([len(each.key) + len(each.raw_value) + len(each.value) for each in found]) > MOST_HEAD_BYTES
 
 
 def _head_of(headers: dict[bytes, bytes]) -> RequestHead:

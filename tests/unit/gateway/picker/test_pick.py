@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.health import Health
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.edge.head import RequestHead
@@ -27,6 +28,8 @@ class Picking:
         self.path = Path(policy=policy, **{name: Engine() for name in ids or ("a", "b")})
         self.deps = self.path.deps
         self.deps.live.endpoints.update({name: AT[name] for name in ids or ("a", "b")})
+        self.health = {name: Health(10.0) for name in ids or ("a", "b")}
+        self.deps.live.health.update(self.health)
         self.outcomes: list[str] = []
         self.picker = EndpointPicker(self.deps, "acme", fallbacks, self.outcomes.append)
 
@@ -155,12 +158,53 @@ async def test_nobody_up_is_a_503() -> None:
         ({"guards": {"rules": [{"id": "keys", "kind": "secrets", "mode": "block"}]}}, {}, "guard rules"),
         ({"models": [{"name": "sim", "pool": POOL, "lora": "x"}]}, {}, "adapter"),
         ({}, {"prompt": {"id": "greeting"}}, "registered prompt"),
+        ({}, {"headers": {b"x-tidegate-prompt": b"greeting"}}, "registered prompt"),
+        ({}, {"headers": {b"x-tidegate-guards": b"keys"}}, "guard rules"),
+        ({}, {"guardrails": ["keys"]}, "guard rules"),
     ],
 )
 async def test_what_only_the_data_port_can_do_is_refused(policy: dict[str, Any], request_: dict[str, Any], words: str) -> None:
     fault = await Picking(policy=policy).fault(**request_)
     assert fault.kind is Kind.NOT_PERMITTED
     assert words in fault.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "request_", "kind"),
+    [
+        ({"parameters": {"refused": ["seed"]}}, {"seed": 1}, Kind.NOT_PERMITTED),
+        ({"parameters": {"at_most": {"n": 1}}}, {"n": 2}, Kind.INVALID_VALUE),
+        ({"parameters": {"allowed": ["max_tokens"]}}, {"seed": 1}, Kind.NOT_PERMITTED),
+        ({}, {"mm_processor_kwargs": {"x": 1}}, Kind.UNSUPPORTED_PARAMETER),
+        ({"caps": {"body_bytes": 1024}}, {"text": "w" * 2000}, Kind.BODY_TOO_LARGE),
+    ],
+)
+async def test_the_policys_parameters_count(policy: dict[str, Any], request_: dict[str, Any], kind: Kind) -> None:
+    assert (await Picking(policy=policy).fault(**request_)).kind is kind
+
+
+async def test_the_policys_defaults_reach_the_engine() -> None:
+    assert json.loads((await Picking(policy={"parameters": {"defaults": {"temperature": 0.5}}}).pick()).body)["temperature"] == 0.5
+
+
+async def test_a_request_that_engines_died_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Picking()
+    assert (await world.pick()).endpoints
+    monkeypatch.setattr("gateway.request.retry.mark_of", lambda *_: b"its mark")
+    world.deps.live.suspects.guilty[b"its mark"] = world.deps.clock() + 5.0
+    assert (await world.fault()).kind is Kind.CRASHES_ENGINES
+
+
+def with_image(url: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+
+
+async def test_no_engine_is_given_a_url_that_a_caller_names() -> None:
+    messages = with_image("http://192.0.2.1/secret.png")
+    assert (await Picking().fault(messages=messages)).kind is Kind.INVALID_VALUE
+    fault = await Picking(policy={"image_urls": {"hosts": ["images.example"]}}).fault(messages=messages)
+    assert fault.kind is Kind.NOT_PERMITTED
+    assert "data port" in fault.message
 
 
 async def test_bodies_and_types_are_checked_as_on_the_data_port() -> None:
@@ -219,9 +263,33 @@ async def test_an_answer_that_is_cut_teaches_nothing_and_blames_no_engine() -> N
     assert not world.deps.live.breakers.troubled
 
 
+async def test_an_answer_of_sound_is_a_good_one() -> None:
+    world = Picking()
+    sent = msgspec.json.encode({"model": "sim", "input": "hello", "voice": "alloy"})
+    pick = await world.picker.pick(head({b"x-request-id": b"theirs-9"}, "/v1/audio/speech"), sent, None, sees_answer=True)
+    pick.answered(200, {b"content-type": b"audio/mpeg", b"x-envoy-upstream-service-time": b"3"}, "")
+    pick.feed(b"ID3 some sound")
+    pick.whole()
+    found = world.deps.decisions.find("theirs-9", "acme")
+    assert found is not None
+    assert found.ended is not None
+    assert found.ended.outcome == "ok"
+    assert not world.deps.live.breakers.troubled
+
+
+async def test_a_failing_engine_is_held_against_it() -> None:
+    world = Picking()
+    for _ in range(8):
+        (await world.pick(subset={AT["a"]})).answered(500, OK_HEAD, "")
+        if world.deps.live.breakers.troubled:
+            break
+    assert world.deps.live.breakers.troubled
+
+
 async def test_a_failure_counts_at_once_and_not_only_when_the_stream_is_over() -> None:
     """The proxy passes the failure on, and ends its stream with us some time later: the caller's next request must know by then."""
     world = Picking()
+    (await world.pick()).answered(404, OK_HEAD, "")
     pick = await world.pick(headers={b"x-request-id": b"theirs-8"})
     pick.answered(503, {}, "")
     assert sum(world.in_flight.values()) == 0
@@ -230,6 +298,28 @@ async def test_a_failure_counts_at_once_and_not_only_when_the_stream_is_over() -
     assert found.ended is not None
     assert (found.ended.outcome, found.ended.status) == ("connect_failed", 503)
     pick.over()
+
+
+async def test_a_second_head_and_one_after_the_end_change_nothing() -> None:
+    world = Picking(fallbacks=1)
+    pick = await world.pick()
+    pick.answered(200, OK_HEAD, "")
+    pick.answered(200, OK_HEAD, pick.endpoints[1])
+    assert sum(world.in_flight.values()) == 1
+    pick.over()
+    pick.answered(200, OK_HEAD, pick.endpoints[1])
+    assert sum(world.in_flight.values()) == 0
+
+
+async def test_a_request_that_cannot_be_written_leaves_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise Fault(Kind.UNSUPPORTED_PARAMETER, "The engine does not know it.")
+
+    world = Picking()
+    monkeypatch.setattr("gateway.picker.pick.call_for", refuse)
+    assert (await world.fault(headers={b"x-request-id": b"theirs-6"})).kind is Kind.UNSUPPORTED_PARAMETER
+    assert world.deps.decisions.find("theirs-6", "acme") is None
+    assert sum(world.in_flight.values()) == 0
 
 
 async def test_how_a_request_ended_is_in_its_explanation() -> None:
@@ -255,8 +345,17 @@ async def test_how_a_request_ended_is_in_its_explanation() -> None:
     ],
 )
 def test_statuses_say_of_engines(status: int, from_engine: bool, kind: Kind | None) -> None:
-    fault = outcome_of(status, OK_HEAD if from_engine else {})
+    fault = outcome_of(status, OK_HEAD if from_engine else {}, marked=True)
     assert (None if fault is None else fault.kind) is kind
+
+
+async def test_a_busy_engine_behind_a_proxy_that_marks_no_answers_did_not_refuse_the_connection() -> None:
+    world = Picking()
+    (await world.pick(headers={b"x-request-id": b"theirs-5"})).answered(503, {}, "")
+    found = world.deps.decisions.find("theirs-5", "acme")
+    assert found is not None
+    assert found.ended is not None
+    assert found.ended.outcome == "engine_busy"
 
 
 def test_ipv6_is_written_in_brackets() -> None:

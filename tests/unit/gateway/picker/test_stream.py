@@ -138,6 +138,7 @@ def test_the_pick_is_the_same_however_the_body_comes(data: bytes, cuts: list[int
         assert [each.end_of_stream for each in back] == [False] * (len(back) - 1) + [not with_trailers]
         assert max(len(each.body) for each in back) <= PIECE_BYTES
         assert held.held == 0
+        assert [pick.body for pick in (*one.picks, *other.picks)] == [b"", b""]
         talk.over()
         assert [pick.overs for pick in other.picks] == [1]
 
@@ -181,9 +182,45 @@ async def test_a_changed_body_brings_its_length_and_another_path_is_told() -> No
     assert first.WhichOneof("response") == "request_headers"
     assert answer.request_body.response.body_mutation.body == b'{"model":"engine"}'
     assert answer.request_body.response.clear_route_cache
-    assert told([answer]) == {DESTINATION: "10.0.0.1:8000,10.0.0.2:8000", "content-length": "18"}
+    changes = {"content-length": "18", ":path": "/v1/chat/completions"}
+    assert told([answer]) == {DESTINATION: "10.0.0.1:8000,10.0.0.2:8000", **changes}
     ((asked, *_),) = picker.asked
     assert (asked.path, asked.query, asked.headers[b"content-type"]) == ("/v1/chat/completions", "x=1", b"application/json")
+
+
+@pytest.mark.parametrize(
+    ("path", "sets"),
+    [
+        ("/v1/chat/completions", False),
+        ("/v1/chat/completions?api-version=1", False),
+        ("/v1/chat/completions/", True),
+        ("/openai/v1/chat/completions", True),
+        ("/openai/deployments/sim/chat/completions?api-version=1", True),
+    ],
+)
+async def test_the_engine_gets_its_own_spelling_of_the_path(path: str, sets: bool) -> None:
+    _, answers = await answers_to(Picker(), head(BUFFERED, headers={**HEAD, ":path": path}), body(b"{}"))
+    assert told(answers).get(":path") == ("/v1/chat/completions" if sets else None)
+
+
+@pytest.mark.parametrize(
+    "more", [{f"x-{number}": "" for number in range(1000)}, {"x-long": "w" * 2**16}], ids=["many headers", "a long header"]
+)
+async def test_a_large_head_is_refused_before_it_is_read(more: dict[str, str]) -> None:
+    picker = Picker()
+    talk, (answer,) = await answers_to(picker, head(headers={**HEAD, **more}), body(b"{}"))
+    assert answer.immediate_response.status.code == 431
+    assert talk.refused
+    assert picker.asked == []
+
+
+async def test_headers_of_the_same_name_are_joined() -> None:
+    picker = Picker()
+    message = head(headers=HEAD)
+    message.request_headers.headers.headers.extend(head(headers={"X-Twice": "1"}).request_headers.headers.headers)
+    message.request_headers.headers.headers.extend(head(headers={"x-twice": "2"}).request_headers.headers.headers)
+    await answers_to(picker, message, body(b"{}"))
+    assert picker.asked[0][0].headers[b"x-twice"] == b"1, 2"
 
 
 async def test_the_subset_is_read_and_an_empty_one_is_not_none() -> None:
