@@ -320,7 +320,7 @@ def _print_comparison(targets: Sequence[str], profiles: Sequence[EngineProfile],
             "cold start": "-" if profile.cold_start_s is None else f"{profile.cold_start_s:.1f} s",
             f"dollars per million tokens, {size} sequences": "-"
             if profile.usd_per_hour is None
-            else f"{profile.usd_per_hour / (tokens_s * 3600) * 1e6:.3f}",
+            else f"{profile.usd_per_hour / (tokens_s * 3600) * 1e6:.3g}",
         }
         for what, value in shown.items():
             rows.setdefault(what, []).append(value)
