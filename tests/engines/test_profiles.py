@@ -111,8 +111,8 @@ async def test_a_real_engine_with_requests_is_measured_by_force_only(bench: Benc
                     if over.is_set():
                         return
 
-    # three callers in turn with themselves: when one of them asks anew, the others are answered
-    threads = [threading.Thread(target=traffic) for _ in range(SEQUENCES - 1)]
+    # two callers: when one of them asks anew, the other is answered; the other half of the slots is for the measurement
+    threads = [threading.Thread(target=traffic) for _ in range(SEQUENCES - 2)]
     for thread in threads:
         thread.start()
     try:
