@@ -62,9 +62,9 @@ class Line(NamedTuple):
 
     name: str
     case: str
-    """Of `bench.fleet`."""
+    """The name of one of the workloads of `bench.fleet`."""
     lives_s: float
-    """Of an engine, on the mean: with n engines, one leaves each nth part of it."""
+    """Seconds between two notices to the same engine, on the mean: with n engines, one leaves each nth part of it."""
     limit: int
     """Requests of a run at most."""
 
@@ -154,7 +154,7 @@ class NamingReplica(Replica):
 
 
 class Figures(NamedTuple):
-    """Of the requests that arrived within a minute of a notice; seconds, shares and tokens of one run."""
+    """The figures of the requests that arrived within a minute of a notice; seconds, shares and tokens of one run."""
 
     hit_rate: float
     ttft_mean_s: float
@@ -257,7 +257,7 @@ class LeavingFleet(SimulatedFleet):
             self._plan(now, EventKind.CALL, partial(self._empty, at))  # the engine is in the middle of a step
 
     def figures(self) -> Figures:
-        """Of the run, which is over."""
+        """The figures of the run, which is over."""
         found, turns = self.outcomes, self._turns
         chosen = [
             index

@@ -63,7 +63,7 @@ OURS: Final[tuple[dict[str, Any], ...]] = (
 class Load(NamedTuple):
     name: str
     clients: tuple[int, ...]
-    """Of ServeGen; none for all."""
+    """The clients of ServeGen that make the load; none for all."""
 
 
 LOADS: Final = (Load("all clients", ()), Load("office hours", (31,)), Load("jobs at set hours", (19,)))
@@ -213,7 +213,8 @@ def measured(run: Run, traces: Path) -> Filled:
 
 
 def errors(traces: Path, wanted: Load, predict: PredictSettings | None, lead_s: float) -> tuple[float, float]:
-    """Of the second week: the weighted absolute percentage error of the load a lead later, and the share of it that the forecast lacks.
+    """The forecast's errors in the second week: the weighted absolute percentage error of the load a lead later, and the share of it that
+    the forecast lacks.
 
     Without `predict` the forecast is the load of now.
     """

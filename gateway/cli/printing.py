@@ -135,7 +135,7 @@ def check_target(target: Path | None) -> Path | None:
 
 
 def check_plot(target: Path | None) -> Path | None:
-    """The same for a plot, whose ending says what it is."""
+    """Refuse a path of a plot that cannot be written, or whose ending is no format of pictures; an option's callback too."""
     if target is not None and target.suffix.lower() not in PLOTS:
         fail(f"{target}: a plot's name ends in {', '.join(PLOTS)}", 2)
     return check_target(target)

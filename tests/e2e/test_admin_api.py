@@ -186,7 +186,7 @@ async def test_tokens_of_an_identity_provider_administer_with_the_roles_the_sett
         entry = {"issuer": idp.url, "audiences": ["tidegate"], "tenant": {"claim": ["tenant"]}, "roles": roles}
         async with (
             serving(tmp_path, engine.url, more=f"auth: {json.dumps({'jwt': [entry]})}\n") as served,
-            httpx.AsyncClient(trust_env=False, base_url=f"{served.admin}/admin/v1") as client,
+            httpx.AsyncClient(trust_env=False, base_url=f"{served.admin}/admin/v1", timeout=HANG_S) as client,
         ):
 
             def bearer(*groups: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ async def key_with(served: Served, role: str, tenant: str = "acme") -> dict[str,
     done = await asyncio.to_thread(command, served, "key", "create", "--tenant", tenant, "--role", role, "--json")
     assert done.returncode == 0, done.stderr
     made: dict[str, Any] = json.loads(done.stdout)
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         headers = {"authorization": f"Bearer {made['key']}"}
         await status_within(client, f"{served.admin}/admin/v1/self", headers, 200, HANG_S)
     return made
@@ -72,13 +72,15 @@ async def test_the_slowest_request_of_the_last_minute_and_its_reason_take_three_
     faults: list[dict[str, Any]] = [{"name": "slow_start", "delay_s": 2}]
     async with opened(tmp_path) as (served, browser), signed_in(browser, served.admin, TOKEN) as page:
         await chat(served, 5)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             backends = (await client.get(f"{served.admin}/backends")).json()["backends"]
             for standing in (faults, []):
                 set_to = await client.post(f"{backends[0]['url']}/sim/faults", json={"standing": standing})
                 assert set_to.status_code == 200
                 await chat(served)
-        async with httpx.AsyncClient(base_url=served.admin, trust_env=False, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+        async with httpx.AsyncClient(
+            base_url=served.admin, trust_env=False, headers={"authorization": f"Bearer {TOKEN}"}, timeout=HANG_S
+        ) as client:
 
             async def listed() -> bool:
                 return len((await client.get("/admin/v1/requests")).json()["items"]) == 7
@@ -190,7 +192,7 @@ async def test_the_live_values_come_back_after_a_restart_without_signing_in_agai
     async with opened(tmp_path) as (served, browser), signed_in(browser, served.admin, TOKEN) as page:
         live = page.get_by_role("status").get_by_text("live", exact=True)
         await expect(live).to_be_visible()
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
 
             async def admin_pid() -> int:
                 shown = await client.get(f"{served.admin}/admin/v1/gateway", headers={"authorization": f"Bearer {TOKEN}"})
@@ -209,7 +211,9 @@ async def test_a_session_counts_only_on_requests_of_the_console_itself(tmp_path:
         assert cookie.get("httpOnly") is True
         assert cookie.get("sameSite") == "Strict"
         assert await page.evaluate("document.cookie") == ""
-        async with httpx.AsyncClient(base_url=served.admin, trust_env=False, cookies={"tidegate_session": cookie["value"]}) as client:
+        async with httpx.AsyncClient(
+            base_url=served.admin, trust_env=False, cookies={"tidegate_session": cookie["value"]}, timeout=HANG_S
+        ) as client:
             own = {"x-tidegate-console": "1"}
             foreign = [{}, {**own, "origin": "http://evil.example"}, {**own, "sec-fetch-site": "cross-site"}]
             for headers in foreign:

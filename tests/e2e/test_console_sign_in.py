@@ -44,7 +44,7 @@ class SignInWorld:
 
     async def back_from(self, where: str) -> str:
         """The console's address, to which the provider sends the browser once the person has agreed."""
-        async with httpx.AsyncClient(trust_env=False) as at_provider:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as at_provider:
             back = await at_provider.post(where)
         assert back.status_code == 303, back.text
         return back.headers["location"]
@@ -192,7 +192,7 @@ async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
         async with asyncio.timeout(HANG_S):
             while not answers or answers[-1].status_code == 200:
                 await asyncio.sleep(0.1)
-                async with httpx.AsyncClient(base_url=world.served.admin, trust_env=False) as fresh:
+                async with httpx.AsyncClient(base_url=world.served.admin, trust_env=False, timeout=HANG_S) as fresh:
                     answers.append(await fresh.get("/admin/v1/self", headers=kept))
         assert time.time() - begun >= 2.9
         assert (answers[-1].status_code, answers[-1].json()["error"]["code"]) == (401, "session_over")

@@ -14,6 +14,7 @@ from gateway.files.service import FileService
 from tenancy.rights import Rights
 from tests.gateway_harness import Gateway, gateway
 from tests.stored_files import file_service
+from tests.timing import HANG_S
 
 DATA = b'{"custom_id": "a"}\n' * 3
 
@@ -111,7 +112,11 @@ async def test_other_requests_are_refused(site: Gateway, options: dict[str, Any]
 
 async def test_keys_rights_and_methods_count_here_too(service: FileService) -> None:
     async with gateway(files=service, rights={"acme": Rights(endpoints=frozenset({"/v1/chat/completions"}))}) as site:
-        async with site.client() as client, httpx.AsyncClient(base_url=site.url, trust_env=False) as stranger, site.client("bolt") as bolt:
+        async with (
+            site.client() as client,
+            httpx.AsyncClient(base_url=site.url, trust_env=False, timeout=HANG_S) as stranger,
+            site.client("bolt") as bolt,
+        ):
             assert (await client.get("/v1/files")).status_code == 403
             assert (await stranger.get("/v1/files")).status_code == 401
             assert (await bolt.patch("/v1/files")).headers["allow"] == "GET, POST"

@@ -94,7 +94,7 @@ async def booked(home: Path, requests: int) -> dict[str, int]:
 async def limited(served: Served, amounts: dict[str, int]) -> None:
     """Set limits of the tenant in a running gateway, and wait until workers know."""
     headers = {"authorization": f"Bearer {TOKEN}"}
-    async with httpx.AsyncClient(trust_env=False, base_url=f"{served.admin}/admin/v1", headers=headers) as admin:
+    async with httpx.AsyncClient(trust_env=False, base_url=f"{served.admin}/admin/v1", headers=headers, timeout=HANG_S) as admin:
         for limit, amount in amounts.items():
             assert (await admin.put(f"/limits/tenant:acme:{limit}", json={"amount": amount})).is_success
     await asyncio.sleep(2.5)

@@ -167,7 +167,7 @@ async def test_a_new_process_at_the_same_address_begins_with_nothing() -> None:
         assert (await held_there())[home] > 2000
         # its counters are to have been read: by their fall a restart is known
         await until(lambda: (running.deps.live.signals[home].prefill_tokens or 0) > 1000)
-        async with httpx.AsyncClient() as direct:  # somebody else's request, as far as the gateway knows
+        async with httpx.AsyncClient(timeout=HANG_S) as direct:  # somebody else's request, as far as the gateway knows
             await direct.post(f"{engines[int(home[1:])].url}/v1/chat/completions", json=chat(sim_fault={"name": "restart_empty_kv"}))
         await settled(held_there, lambda seen: seen[home] == 0.0)
 
@@ -253,7 +253,7 @@ async def test_engines_events_say_where_a_prompt_is(tmp_path: Path) -> None:
         assert went(await complete(client, [*ids, *range(2000, 2100)])) == home
         assert set((await held(running, ids, "bolt")()).values()) == {0.0}
         # the engine drops its cache, says so, and nobody is sent there for it any more
-        async with httpx.AsyncClient() as direct:
+        async with httpx.AsyncClient(timeout=HANG_S) as direct:
             assert (await direct.post(f"{engines[int(home[1:])].url}/reset_prefix_cache")).status_code == 200
         await asyncio.sleep(3.2)
         await settled(held(running, ids), lambda seen: seen[home] == 0.0)

@@ -9,6 +9,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import SETTINGS, ask, serving, tidegate
+from tests.timing import HANG_S
 from tests.valkey_servers import free_port
 
 TOKEN = "an-admin-token-of-32-characters!"
@@ -27,7 +28,7 @@ async def test_a_gateway_is_looked_at_reloaded_and_stopped_by_command(tmp_path: 
     async with (
         SimEngine(SimSettings(models=("sim",), speed=1000)) as engine,
         serving(tmp_path, engine.url, workers=2, settings=settings, more="secrets: {admin_token: {file: token}}\n") as served,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client,
     ):
         before = json.loads(await run("status", "--json"))
         assert (before["ready"], before["workers"], before["gateway"]["pid"]) == (True, {"expected": 2, "answered": 2}, served.process.pid)

@@ -100,7 +100,7 @@ async def test_a_prompt_is_computed_on_one_engine_whichever_worker_it_comes_to(t
             else:
                 assert (told, heard) == (0, 0)
                 # so that prompts are new to the second gateway's engines
-                async with httpx.AsyncClient(trust_env=False) as direct:
+                async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as direct:
                     for engine in engines:
                         await direct.post(f"{engine.url}/reset_prefix_cache")
     assert found["true"] <= 1.03, found

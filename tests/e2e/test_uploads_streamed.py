@@ -16,7 +16,7 @@ from gateway.files.service import FileService
 from tenancy.stores.file_contents import contents_in_folder
 from tests.gateway_harness import Gateway, gateway
 from tests.stored_files import file_service
-from tests.timing import until
+from tests.timing import HANG_S, until
 
 MIB = 1024 * 1024
 EDGE = {"max_body_bytes": 256 * 1024, "largest_body_bytes": 512 * 1024}
@@ -292,7 +292,7 @@ async def test_too_many_files_at_once_are_refused(service: FileService) -> None:
 
 async def test_the_official_client_sends_a_large_file_in_parts(site: Gateway) -> None:
     options: dict[str, Any] = {"api_key": site.keys["acme"], "base_url": f"{site.url}/v1", "max_retries": 0}
-    async with openai.AsyncOpenAI(**options, http_client=httpx.AsyncClient(trust_env=False)) as client:
+    async with openai.AsyncOpenAI(**options, http_client=httpx.AsyncClient(trust_env=False, timeout=HANG_S)) as client:
         upload = await client.uploads.upload_file_chunked(
             file=DATA, filename="large.jsonl", bytes=len(DATA), mime_type="text/jsonl", purpose="batch", part_size=2 * MIB
         )

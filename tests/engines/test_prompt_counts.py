@@ -28,6 +28,7 @@ from tests.engines.processes import (
     tiny_model,
 )
 from tests.engines.test_llamacpp import start_llama, weights
+from tests.timing import HANG_S
 
 pytestmark = pytest.mark.real_engine
 
@@ -173,7 +174,9 @@ def llamacpp() -> Iterator[Bench]:
 
 
 def admin_of(bench: Bench) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=bench.gateway.admin, headers={"authorization": f"Bearer {ADMIN_TOKEN}"}, trust_env=False)
+    return httpx.AsyncClient(
+        base_url=bench.gateway.admin, headers={"authorization": f"Bearer {ADMIN_TOKEN}"}, trust_env=False, timeout=HANG_S
+    )
 
 
 async def used(admin: httpx.AsyncClient) -> int:

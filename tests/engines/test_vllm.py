@@ -38,6 +38,7 @@ from tests.engines.processes import (
 )
 from tests.gateway_harness import Stream, stream
 from tests.otlp_receiver import OtlpReceiver, otlp_receiver
+from tests.timing import HANG_S
 from tests.timing import until as until_true
 
 pytestmark = pytest.mark.real_engine
@@ -312,7 +313,7 @@ async def test_unknown_models_are_not_told_from_forbidden_ones(bench: Bench) -> 
 
 async def test_the_engines_key_and_what_stays_open_without_it(bench: Bench) -> None:
     """The engine's key guards `/v1` alone; the gateway sends it, and lets no caller near the rest."""
-    with httpx.Client(base_url=bench.small.url, trust_env=False) as bare:
+    with httpx.Client(base_url=bench.small.url, trust_env=False, timeout=HANG_S) as bare:
         assert bare.get("/v1/models").status_code == 401
         open_paths = ("/health", "/metrics", "/load", "/version")
         assert [bare.get(path).status_code for path in open_paths] == [200] * len(open_paths)

@@ -44,7 +44,7 @@ async def test_money_waits_for_room_and_everything_else_goes_on(tmp_path: Path, 
                     await asyncio.sleep(0.02)
 
             async def gauge() -> str:
-                async with httpx.AsyncClient(trust_env=False) as client:
+                async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
                     text = (await client.get(f"http://127.0.0.1:{one.admin_port}/metrics")).text
                 return next(line.split()[-1] for line in text.splitlines() if line.startswith("tidegate_ledger_full"))
 

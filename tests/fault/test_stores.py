@@ -19,6 +19,7 @@ from tests.contract.test_ledger_crashes import database
 from tests.e2e.test_shared_directory import Load
 from tests.replicas import ADMIN, Replica, Reply, Tenancy, admin_client, replicas
 from tests.scale import LONG, scaled
+from tests.timing import HANG_S
 from tests.valkey_servers import SERVICE, FaultProxy, SentinelSet, ask, sentinel_set
 from tests.valkey_servers import until as servers_until
 
@@ -57,7 +58,7 @@ async def moves(servers: SentinelSet, made: list[Replica], key: str, how: str) -
 
 async def used(one: Replica, tenant: str) -> int:
     """Of its only limit, as the counters say."""
-    async with httpx.AsyncClient(trust_env=False, headers=ADMIN) as client:
+    async with httpx.AsyncClient(trust_env=False, headers=ADMIN, timeout=HANG_S) as client:
         reply = await client.get(f"{one.admin}/limits/state", params={"name": tenant})
     return int(reply.json()["items"][0]["used"])
 
@@ -119,7 +120,7 @@ async def test_a_primary_that_is_lost_under_load(tmp_path: Path, record_property
 
 async def waiting(one: Replica) -> float:
     """Bytes of usage that are not in the database yet, what is not sealed aside."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         text = (await client.get(f"http://127.0.0.1:{one.admin_port}/metrics")).text
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith("tidegate_ledger_waiting_bytes "))
 

@@ -59,8 +59,8 @@ class Standing:
         self.home, self.engines, self.served, self.port = home, engines, served, port
         self.ends: list[AsyncExitStack] = []
         """What stops each engine."""
-        self.client = httpx.AsyncClient()
-        """Of the Envoy that was started last."""
+        self.client = httpx.AsyncClient(timeout=HANG_S)
+        """The client of the Envoy that was started last."""
 
     @asynccontextmanager
     async def envoy(self, **changed: Any) -> AsyncIterator[httpx.AsyncClient]:

@@ -140,7 +140,7 @@ async def test_azures_paths_and_a_slash_at_the_end_are_the_same_routes() -> None
 
 async def test_health_needs_no_key_and_tells_nothing() -> None:
     async with SimEngine(SimSettings(models=("sim",), speed=5000)) as engine, gateway(engine.url, poll=False) as running:
-        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as prober:
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=HANG_S) as prober:
             reply = await prober.get("/health")
             assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
             assert (await prober.head("/health/")).status_code == 200
@@ -167,7 +167,7 @@ async def test_one_of_several_keys_has_to_be_valid_and_none_of_another_tenant() 
             ({"authorization": f"Bearer {wrong}", "api-key": wrong}, 401),
             ({"api-key": ""}, 401),
         ]
-        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=HANG_S) as client:
             for headers, status in cases:
                 assert (await client.get("/v1/models", headers=headers)).status_code == status, headers
                 assert running.records[-1].tenant == ("acme" if status == 200 else "")

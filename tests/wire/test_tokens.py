@@ -17,6 +17,7 @@ from gateway.telemetry.families import NONE, TOKEN_CHECKS, TOKEN_OUTCOMES
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway
 from tests.issuer import Issuer, Signer, claims_of, document, issuer, signer
+from tests.timing import HANG_S
 from tests.token_vectors import broken, forged
 
 ONE, TWO = signer("k1"), signer("k2", number=1)
@@ -189,6 +190,6 @@ async def test_limits_of_tenant_and_user_count_for_tokens() -> None:
 
 
 async def test_without_issuers_a_token_is_just_a_wrong_key() -> None:
-    async with gateway() as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as client:
+    async with gateway() as running, httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=HANG_S) as client:
         reply = await models(client, token(ONE, "https://login.example.com"))
         assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")

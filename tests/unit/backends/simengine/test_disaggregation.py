@@ -9,7 +9,7 @@ import pytest
 from backends.simengine.disaggregation import FAKE_HOST
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
-from tests.timing import until
+from tests.timing import HANG_S, until
 
 WORDS = "the quick brown fox jumps over the lazy dog " * 40
 ASK: dict[str, Any] = {"model": "tide-sim-8b", "messages": [{"role": "user", "content": WORDS}], "max_tokens": 5, "ignore_eos": True}
@@ -82,7 +82,7 @@ async def test_a_prompt_whose_answer_is_over_at_once_is_not_kept() -> None:
 
 
 async def test_what_is_kept_can_be_seen() -> None:
-    async with engine() as prefill, httpx.AsyncClient(trust_env=False) as client:
+    async with engine() as prefill, httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         await ask(prefill, COMPUTE)
         text = (await client.get(f"{prefill.url}/metrics")).text
         assert "simengine_kv_kept_requests 1.0" in text

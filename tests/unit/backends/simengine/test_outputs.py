@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
+from tests.timing import HANG_S
 
 WEATHER = {
     "type": "object",
@@ -32,7 +33,7 @@ def settings(dialect: str = "vllm", **options: Any) -> SimSettings:
 
 async def asked(how: SimSettings, path: str = "chat/completions", **fields: Any) -> httpx.Response:
     prompt = {} if "prompt" in fields or "messages" in fields else {"messages": [USER]}
-    async with SimEngine(how) as engine, httpx.AsyncClient(base_url=engine.url, trust_env=False) as http:
+    async with SimEngine(how) as engine, httpx.AsyncClient(base_url=engine.url, trust_env=False, timeout=HANG_S) as http:
         return await http.post(f"/v1/{path}", json={"model": "m", **prompt, **fields})
 
 
