@@ -62,7 +62,9 @@ class PickerServer:
         self._base_dir = base_dir
         self._held = HeldBytes(settings.max_body_bytes, settings.held_bytes)
         self._draining = False
-        self._reading: dict[asyncio.Task[Any], PickingStream] = {}
+        self._under_way: dict[asyncio.Task[Any], PickingStream] = {}
+        self._reading: set[asyncio.Task[Any]] = set()
+        """Those under way that wait for a message."""
         self._let_go = False
         self._warned: set[str] = set()
         self._server: Any = None
@@ -126,29 +128,34 @@ class PickerServer:
         await asyncio.wait([stopping], timeout=grace_s)
         if not stopping.done():
             self._let_go = True
-            picked = [task for task, stream in self._reading.items() if stream.has_pick]
+            picked = [task for task, stream in self._under_way.items() if stream.has_pick]
             for task in picked:
-                task.cancel()
+                if task in self._reading:  # one that answers a message ends after it
+                    task.cancel()
             if picked:
                 await asyncio.wait(picked, timeout=LAST_S)
+                # what they ended with is on its way to proxies when their connections are closed in order, and lost when they are cut
+                await asyncio.wait([stopping], timeout=LAST_S)
             await self._server.stop(None)
         await stopping
 
     async def _process(self, _messages: Any, context: Any) -> None:
         """One stream of messages. Reads and writes by hand: a generator of answers would outlive a stream that is cut while it waits."""
         stream = PickingStream(self._picks, self._held)
-        try:
-            while not (stream.refused or (self._let_go and stream.has_pick)) and await self._turn(stream, context):
-                pass
-        finally:
-            stream.over()
-
-    async def _turn(self, stream: PickingStream, context: Any) -> bool:
-        """Read one message and answer it; false where none comes any more. A function of its own, so that nothing of a message is kept
-        while the next one is awaited."""
         task = asyncio.current_task()
         assert task is not None
-        self._reading[task] = stream
+        self._under_way[task] = stream
+        try:
+            while not (stream.refused or (self._let_go and stream.has_pick)) and await self._turn(stream, context, task):
+                pass
+        finally:
+            del self._under_way[task]
+            stream.over()
+
+    async def _turn(self, stream: PickingStream, context: Any, task: "asyncio.Task[Any]") -> bool:
+        """Read one message and answer it; false where none comes any more. A function of its own, so that nothing of a message is kept
+        while the next one is awaited."""
+        self._reading.add(task)
         try:
             message = await context.read()
         except asyncio.CancelledError:
@@ -156,7 +163,7 @@ class PickerServer:
                 return False
             raise
         finally:
-            del self._reading[task]
+            self._reading.discard(task)
         if message is grpc.aio.EOF:
             return False
         try:

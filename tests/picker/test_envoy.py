@@ -238,6 +238,8 @@ async def test_dead_engines_are_left_out_and_a_dead_picker_fails_requests_or_let
         stand.envoy() as strict,
         stand.envoy(failure_mode_allow=True, processing_mode=buffered) as lenient,
     ):
+        # the proxy says of answers how long an engine took: a refusal without that is no engine's
+        assert (await stand.chat()).status_code == 200
         await stand.ends[1].aclose()
         statuses = [(await stand.chat(f"{number} " * 100)).status_code for number in range(30)]
         assert statuses.count(503) <= 2  # until a request or a poll has told
