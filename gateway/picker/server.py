@@ -32,6 +32,9 @@ KEEPALIVE: Final = (
 """A proxy that vanished without a word is found within 40 s, and its requests end; one that asks as often itself is not cut for that."""
 LAST_S: Final = 1.0
 """How long the ends of streams may take that are let go."""
+NEVER_S: Final = 10.0**7
+"""The time gRPC is given to stop. Were it to run out just as another `stop` destroys the server, gRPC would cancel the calls of the
+destroyed server and end the process by a segmentation fault (grpcio 1.85); so the gateway alone says when calls are cut."""
 CANNOT_LISTEN: Final = "cannot listen on"
 MOST_WARNINGS: Final = 16
 HEALTH_NAMES: Final = ("", "liveness", "readiness", messages.SERVICE)
@@ -124,7 +127,7 @@ class PickerServer:
         if self._server is None:
             return
         await asyncio.sleep(accept_s)
-        stopping = asyncio.create_task(self._server.stop(grace_s + LAST_S))
+        stopping = asyncio.create_task(self._server.stop(NEVER_S))
         await asyncio.wait([stopping], timeout=grace_s)
         if not stopping.done():
             self._let_go = True

@@ -208,6 +208,21 @@ async def test_at_the_end_of_the_grace_a_stream_with_its_engine_ends_well_and_an
         assert picker.picks[0].overs == 1
 
 
+async def test_streams_cut_one_server_after_another_end_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stops of one gRPC server, of which one runs out of time as the other destroys it, end the process by a segmentation fault."""
+    monkeypatch.setattr(server_module, "LAST_S", 0.01)
+    for _ in range(20):
+        async with serving(Picker(), tmp_path) as server, plain(server) as channel:
+            calls = [process(channel) for _ in range(4)]
+            for call in calls:
+                await call.write(head(BUFFERED))
+                await call.read()
+            await calls[0].write(body(b"{}"))
+            await calls[0].read()
+            await server.close(0.0, 0.0)
+            assert [await status_of(call) for call in calls[1:]] == [grpc.StatusCode.UNAVAILABLE] * 3
+
+
 async def test_nothing_of_a_message_is_kept_while_the_next_is_awaited(tmp_path: Path) -> None:
     kept: list[weakref.ref[Any]] = []
     alive: list[int] = []
