@@ -61,6 +61,9 @@ def ask(url: str, path: str, access: EngineAccess, body: bytes | None = None) ->
         FetchTimeout: the whole answer did not arrive in time.
         FetchError: there was no usable reply; `diagnose` reads its `loss` and `detail`.
     """
+    # before the time counts: on a busy machine the import takes seconds
+    import httpx  # noqa: F401
+
     question = _Question(url, path, access, body)
     # A socket's own timeout begins anew with every byte, and name look-ups have none. A thread that is still waiting holds one
     # connection until the command ends.

@@ -91,17 +91,40 @@ def test_a_batch_takes_half_of_the_kv_cache_at_most() -> None:
     assert len(plan_for(8192, 16, kv_tokens=100).batches) == 3
 
 
+class Apart(VirtualEngine):
+    """Batches of more than one sequence do not decode together, until so many of their streams were asked for.
+
+    Args:
+        streams: None for never.
+    """
+
+    def __init__(self, streams: int | None) -> None:
+        super().__init__()
+        self._left = streams
+
+    def stream(self, prompt_tokens: int, output_tokens: int) -> TimedStream:
+        answer = super().stream(prompt_tokens, output_tokens)
+        if output_tokens == BATCH_TOKENS + 2 or output_tokens < BATCH_TOKENS or self._left == 0:
+            return answer
+        self._left = None if self._left is None else self._left - 1
+        return answer._replace(tokens_at=answer.tokens_at[:1])
+
+
 def test_batches_that_say_nothing_are_made_up_for_when_the_time_is_over() -> None:
-    class Short(VirtualEngine):
-        """Batches of more than one sequence never decode together."""
+    # the first batch of four, with three tries
+    _, steps = measured(Apart(streams=3 * 4), plan_for(8192, 4), lambda: True, lambda _: None)
+    assert [point.sequences for point in steps] == [1, 2, 1]
 
-        def stream(self, prompt_tokens: int, output_tokens: int) -> TimedStream:
-            answer = super().stream(prompt_tokens, output_tokens)
-            alone = output_tokens == BATCH_TOKENS + 2 or output_tokens < BATCH_TOKENS
-            return answer if alone else answer._replace(tokens_at=answer.tokens_at[:1])
 
-    _, steps = measured(Short(), plan_for(8192, 2), lambda: True, lambda _: None)
-    assert [point.sequences for point in steps] == [1, 1]
+def test_batches_that_were_held_up_are_measured_again_where_there_are_too_few() -> None:
+    # both batches of two, with three tries each of two streams
+    _, steps = measured(Apart(streams=2 * 3 * 2), plan_for(8192, 2), lambda: False, lambda _: None)
+    assert [point.sequences for point in steps] == [1, 1, 2]
+
+
+def test_an_engine_whose_streams_never_decode_together_is_named() -> None:
+    with pytest.raises(MeterFault, match=r"together in only 2 batches of 4, and three are needed; let nothing else use its machine"):
+        measured(Apart(streams=None), plan_for(8192, 2), lambda: False, lambda _: None)
 
 
 def test_a_prompt_that_was_cached_measures_nothing() -> None:
