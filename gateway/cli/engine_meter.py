@@ -7,7 +7,9 @@ A batch of n streams is measured while all n of them decode: from the last of th
 time between two tokens of a stream there.
 
 Busy machines hold tokens back and deliver many at once, and a step that is measured in such a burst is many times too short. So a batch
-decodes together for a quarter of a second at least, where its contexts have the room, and the median of three batches counts.
+decodes together for a quarter of a second at least, where its contexts have the room, and the median of three batches counts. Where they
+have not, the streams must decode together for a share of the time that they waited for their first tokens: those that were held back come
+after a wait that is as long as all of their steps.
 """
 
 import itertools
@@ -40,6 +42,8 @@ WINDOW_S: Final = 0.25
 """The streams of a batch decode together for so long, where longer answers achieve it: 50 to 100 times the time slice of a busy machine."""
 BATCH_TOKENS: Final = 48
 """Tokens of each answer of a batch: enough steps for a mean, and a context that hardly grows."""
+BURST: Final = 0.25
+"""Tokens that came in less than this share of the wait for the first of them came in a burst, if that was less than `WINDOW_S` too."""
 LONGEST: Final = 16
 """How much longer the answers of a batch become at most whose streams did not decode together, or not for long enough."""
 LEAST_STEPS: Final = 8
@@ -244,8 +248,6 @@ def _batch(meter: Measures, sequences: int, prompt: int, context: int | None) ->
             again = (step_of(_together(meter, sequences, prompt, output)) for _ in range(repeats - 1))
             points = sorted([step, *(point for point in again if point is not None)], key=lambda point: point.seconds)
             return points[len(points) // 2]
-        if output == room:
-            return None
         longer = 4 * output if step is None else output + ceil(1.2 * (WINDOW_S - window_s) / step.seconds)
         output = min(room, longer)
     return None
@@ -278,8 +280,10 @@ def _together(meter: Measures, sequences: int, context: int, output: int) -> lis
 
 
 def step_of(answers: Sequence[TimedStream]) -> StepPoint | None:
-    """The step while all of these answers decoded; None when that were fewer than `LEAST_STEPS`."""
+    """The step while all of these answers decoded; None when that were fewer than `LEAST_STEPS`, or they came in a burst."""
     begin, end = max(answer.tokens_at[0] for answer in answers), min(answer.tokens_at[-1] for answer in answers)
+    if end - begin < min(WINDOW_S, BURST * (begin - max(answer.asked for answer in answers))):
+        return None
     gaps, contexts = list[float](), list[float]()
     for answer in answers:
         inside = [at for at in answer.tokens_at if begin <= at <= end]

@@ -58,22 +58,28 @@ def test_when_the_time_is_over_three_measurements_of_each_kind_are_made_all_the_
 class HeldBack:
     """An engine of 5 ms a step on a busy machine: every third batch gets its tokens all at once, when they are all there."""
 
-    def __init__(self, step_s: float = 0.005) -> None:
+    def __init__(self, step_s: float = 0.005, every: int = 3) -> None:
         self._step_s = step_s
+        self._every = every
         self._batches = 0
         self.most_tokens = 0
 
     def stream(self, prompt_tokens: int, output_tokens: int) -> TimedStream:
         self.most_tokens = max(self.most_tokens, prompt_tokens + output_tokens)
         self._batches += output_tokens > 4
-        held = self._batches % 3 == 0
+        held = self._batches % self._every == 0
         times = [1.0 + self._step_s * (output_tokens if held else number) + 1e-5 * number for number in range(output_tokens)]
-        return TimedStream(0.0, times, prompt_tokens, output_tokens, 0)
+        return TimedStream(0.99, times, prompt_tokens, output_tokens, 0)
 
 
 def test_tokens_that_came_in_a_burst_measure_no_step() -> None:
     _, steps = measured(HeldBack(), plan_for(1024, 1), lambda: False, lambda _: None)
     assert [point.seconds for point in steps] == pytest.approx([0.005] * 3, rel=0.01)
+
+
+def test_an_engine_whose_tokens_all_come_in_bursts_has_no_step() -> None:
+    with pytest.raises(MeterFault, match="together in only 0 batches of 3"):
+        measured(HeldBack(every=1), plan_for(1024, 1), lambda: False, lambda _: None)
 
 
 def test_answers_grow_until_they_decode_together_for_long_enough_and_never_beyond_the_context() -> None:
