@@ -172,10 +172,7 @@ $(VENV)/.chromium:
 	@touch $@
 
 test-engines: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## real vLLM and llama.cpp behind a real gateway; builds .venv-vllm (2.5 GB) on first use
-	$(BIN)/python -m pytest -m real_engine tests/engines -k "not sglang and not by_force_only and not side_by_side"
-
-test-profiles: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## profiles of real vLLM and llama.cpp; needs a machine that does nothing else, as a profile does
-	$(BIN)/python -m pytest -m real_engine tests/engines/test_profiles.py
+	$(BIN)/python -m pytest -m real_engine tests/engines -k "not sglang"
 
 test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real gateway; builds .venv-sglang (3 GB) on first use
 	$(BIN)/python -m pytest -m real_engine tests/engines -k sglang
