@@ -61,8 +61,7 @@ def ask(url: str, path: str, access: EngineAccess, body: bytes | None = None) ->
         FetchTimeout: the whole answer did not arrive in time.
         FetchError: there was no usable reply; `diagnose` reads its `loss` and `detail`.
     """
-    # before the time counts: on a busy machine the import takes seconds
-    import httpx  # noqa: F401
+    import httpx  # noqa: F401 - before the time counts: on a busy machine the import takes seconds
 
     question = _Question(url, path, access, body)
     # A socket's own timeout begins anew with every byte, and name look-ups have none. A thread that is still waiting holds one
