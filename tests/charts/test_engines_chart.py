@@ -146,6 +146,18 @@ def test_a_served_name_and_a_model_reach_the_engine() -> None:
         ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "objectStore"}}}}, "pools.chat.weights.source: is empty"),
         ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "oci"}}}}, "pools.chat.weights.reference: is empty"),
         ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "ftp"}}}}, "pools.chat.weights.from"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "nodeDisk"}}}}, "pools.chat.weights.folder: is empty"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"folder": "/mnt/../etc"}}}}, "pools.chat.weights.folder"),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b", "weights": {"from": "nodeDisk", "folder": "/mnt/models"}}}},
+            "pools.chat.nodeSelector: is empty; not every node has the folder /mnt/models",
+        ),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b", "nodes": {"bootDisk": {"image": "vllm-1"}}}}},
+            "pools.chat.nodes.bootDisk.project: is empty; name the project of the disk image vllm-1",
+        ),
+        ({"pools": {"chat": {"launch": "vllm-8b", "nodes": {"bootDisk": {"image": "a" * 40}}}}}, "pools.chat.nodes.bootDisk.image"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "nodes": {"streaming": "amazon"}}}}, "pools.chat.nodes.streaming"),
         ({"pools": {"chat": {"launch": "vllm-8b", "weights": {"path": "../etc"}}}}, "pools.chat.weights.path"),
         ({"pools": {"chat": {"launch": "vllm-8b", "image": "vllm:latest"}}}, "pools.chat.image"),
         ({"pools": {"chat": {"launch": "vllm-8b", "env": {"HF_TOKEN": "hf_x"}}}}, "pools.chat.env"),
@@ -245,6 +257,49 @@ def test_weights_come_from_a_claim_a_store_or_a_registry() -> None:
     reference = "registry.example.com/models/llama-3.1-8b-instruct:1"
     assert {"name": "models", "image": {"reference": reference, "pullPolicy": "IfNotPresent"}} in long["volumes"]
     assert {"name": "models", "mountPath": "/models/llama-3.1-8b-instruct", "readOnly": True} in long["containers"][0]["volumeMounts"]
+
+
+NODE_DISK = {"from": "nodeDisk", "folder": "/mnt/disks/gke-secondary-disks/gke-weights-1-disk", "path": "tide", "size": "30Gi"}
+
+
+def test_weights_of_a_nodes_disk_are_read_through_a_volume_of_the_cluster() -> None:
+    pool = {"launch": "vllm-8b", "weights": NODE_DISK, "digest": DIGEST, "nodeSelector": {"cloud.google.com/gke-nodepool": "llm"}}
+    documents = rendered("engines", pools={"chat": pool})
+    pod = pods(documents)["StatefulSet/engines-chat"]
+    (claim,) = (volume["persistentVolumeClaim"] for volume in pod["volumes"] if volume["name"] == "models")
+    assert claim == {"claimName": "engines-chat-weights", "readOnly": True}
+    wants = of(documents, "PersistentVolumeClaim")
+    gives = of(documents, "PersistentVolume")
+    assert wants["metadata"]["name"] == claim["claimName"]
+    assert wants["spec"]["volumeName"] == gives["metadata"]["name"] == "llm-engines-chat-weights"
+    assert gives["spec"]["claimRef"] == {"namespace": "llm", "name": claim["claimName"]}
+    assert gives["spec"]["hostPath"] == {"path": NODE_DISK["folder"], "type": "Directory"}
+    assert wants["spec"]["accessModes"] == gives["spec"]["accessModes"] == ["ReadOnlyMany"]
+    assert gives["spec"]["persistentVolumeReclaimPolicy"] == "Retain", "the disk is not the chart's"
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert {"name": "models", "mountPath": "/models", "readOnly": True} in container["volumeMounts"], container["name"]
+    assert pod["containers"][0]["args"][1] == "/models/tide"
+    assert problems(documents) == []
+
+
+def test_engines_and_placeholders_go_to_nodes_that_start_engines_sooner() -> None:
+    nodes = {"bootDisk": {"image": "vllm-1", "project": "llm-fleet"}, "streaming": "google"}
+    pool = {"launch": "vllm-8b", "buffer": 1, "nodes": nodes, "nodeSelector": {"disk": "fast"}}
+    azure = {"launch": "vllm-8b", "nodes": {"streaming": "azure"}}
+    documents = rendered("engines", pools={"chat": pool, "other": azure, "anywhere": {"launch": "vllm-8b"}})
+    chosen = {name: pod.get("nodeSelector") for name, pod in pods(documents).items()}
+    wanted = {
+        "disk": "fast",
+        "cloud.google.com.node-restriction.kubernetes.io/gke-secondary-boot-disk-vllm-1": "CONTAINER_IMAGE_CACHE.llm-fleet",
+        "cloud.google.com/gke-image-streaming": "true",
+    }
+    assert chosen == {
+        "StatefulSet/engines-chat": wanted,
+        "Deployment/engines-chat-buffer": wanted,
+        "StatefulSet/engines-other": {"kubernetes.azure.com/artifactstreaming-enabled": "true"},
+        "StatefulSet/engines-anywhere": None,
+    }
+    assert problems(documents) == []
 
 
 def test_adapters_lie_where_the_gateway_has_them_loaded_from() -> None:

@@ -272,3 +272,16 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: buffer
 tidegate/pool: {{ .name }}
 {{- end -}}
+
+{{/* The labels of nodes that a pool's Pods and placeholders are for, as YAML; empty for all nodes. Arguments: name, pool. */}}
+{{- define "engines.nodeSelector" -}}
+{{- $selector := deepCopy .pool.nodeSelector -}}
+{{- $disk := .pool.nodes.bootDisk -}}
+{{- if and $disk.image (not $disk.project) -}}{{- fail (printf "pools.%s.nodes.bootDisk.project: is empty; name the project of the disk image %s" .name $disk.image) -}}{{- end -}}
+{{- if $disk.image -}}
+{{- $_ := set $selector (printf "cloud.google.com.node-restriction.kubernetes.io/gke-secondary-boot-disk-%s" $disk.image) (printf "CONTAINER_IMAGE_CACHE.%s" $disk.project) -}}
+{{- end -}}
+{{- if eq .pool.nodes.streaming "google" -}}{{- $_ := set $selector "cloud.google.com/gke-image-streaming" "true" -}}{{- end -}}
+{{- if eq .pool.nodes.streaming "azure" -}}{{- $_ := set $selector "kubernetes.azure.com/artifactstreaming-enabled" "true" -}}{{- end -}}
+{{- with $selector -}}{{- toYaml . -}}{{- end -}}
+{{- end -}}
