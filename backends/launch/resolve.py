@@ -26,6 +26,9 @@ from domain.model_revisions import proof_of
 _PLACE: Final = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _NUMBERS: Final = frozenset({"port", "events_port", "replay_port", "grace_s"})
 
+_FOLLOWED: Final = frozenset({"host", "port", "model", "served_name", "grace_s", "bootstrap_port"})
+"""Parameters that addresses, the served name and the time to stop follow, and that a flag of its own would leave behind."""
+
 STOP_MARGIN_S: Final = 15
 """Seconds that an engine gets to exit after its own drain; vLLM's CPU build was measured at 1.4 s idle, GPUs free memory first."""
 
@@ -197,6 +200,9 @@ def _with(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonValu
                 raise LaunchError(f"--set {name}: takes text or a number, not {json.dumps(value)}")
             parameters[name] = _number(name, value) if name in _NUMBERS else value
         elif f"--{name}" in manifest.flags:
+            place = _PLACE.fullmatch(str(config.flags.get(name)))
+            if place is not None and place[1] in _FOLLOWED:
+                raise LaunchError(f"--set {name}: is the parameter {place[1]}, which other parts follow; write --set {place[1]}=…")
             if value is None or value is False:
                 flags.pop(name, None)
             else:

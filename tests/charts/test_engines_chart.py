@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import yaml
 
 from backends.launch.catalogue import load, names
@@ -16,7 +17,9 @@ from backends.launch.kubernetes import kubernetes
 from backends.launch.manifest import manifest_for
 from backends.launch.resolve import Launch, resolve
 from backends.simengine import SimEngine, SimSettings
+from gateway.config.settings import DrainSettings
 from tests.charts.helm import CHARTS, Document, example, examples, helm, of, pods, problems, refusal, rendered
+from tests.e2e.test_engine_tls import demanding, terminated
 
 pytestmark = pytest.mark.helm
 
@@ -137,6 +140,24 @@ def test_a_served_name_and_a_model_reach_the_engine() -> None:
         (
             {"pools": {"chat": {"launch": "vllm-8b", "flags": {"ssl-certfile": "x"}}}},
             "pools.chat.flags: --ssl-certfile: the chart writes it",
+        ),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b", "flags": {"shutdown-timeout": 600}}}},
+            "pools.chat.flags: --shutdown-timeout: use parameters.grace_s, which the rest of the chart follows",
+        ),
+        ({"pools": {"chat": {"launch": "vllm-8b", "flags": {"port": 9000}}}}, "pools.chat.flags: --port: use parameters.port"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "flags": {"host": "127.0.0.1"}}}}, "pools.chat.flags: --host: the chart sets it"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "flags": {"served-model-name": "m"}}}}, "--served-model-name: use servedName"),
+        ({"pools": {"chat": {"launch": "sglang-8b", "flags": {"model-path": "/m"}}}}, "pools.chat.flags: --model-path: use weights.path"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "flags": {"api-key": "k"}}}}, "--api-key would stand in clear in the Pod"),
+        ({"pools": {"chat": {"launch": "vllm-8b", "parameters": {"port": 70000}}}}, "pools.chat.parameters.port: is a port"),
+        (
+            {"pools": {"a-name-with-22-letters": {"launch": "vllm-8b"}}, "fullnameOverride": "x" * 30},
+            "has 53 characters, and a StatefulSet's at most 52",
+        ),
+        (
+            {"pools": {"chat": {"launch": "vllm-8b", "adapters": {"claim": "a", "path": "/tmp"}}}},
+            "pools.chat.adapters.path: /tmp is taken",
         ),
         ({"pools": {"chat": {"launch": "vllm-8b", "parameters": {"prot": 1}}}}, 'pools.chat.parameters: "prot" is no parameter of vllm-8b'),
         ({"pools": {"chat": {"launch": "vllm-8b", "parameters": {"host": "x"}}}}, "pools.chat.parameters.host: the chart sets it"),
@@ -259,6 +280,22 @@ def test_weights_come_from_a_claim_a_store_or_a_registry() -> None:
     assert {"name": "models", "mountPath": "/models/llama-3.1-8b-instruct", "readOnly": True} in long["containers"][0]["volumeMounts"]
 
 
+def test_the_clusters_dns_can_be_named_where_it_is_another() -> None:
+    other = [{"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}], "ports": [{"port": 53, "protocol": "UDP"}]}]
+    documents = rendered("engines", pools={"chat": {"launch": "vllm-8b"}}, networkPolicy={"dns": other})
+    assert of(documents, "NetworkPolicy", "engines-chat")["spec"]["egress"] == other
+    assert problems(documents) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(examples("engines")) & set(examples("tidegate"))))
+def test_an_engine_that_leaves_ends_no_answer_before_the_gateway_would(name: str) -> None:
+    settings = yaml.safe_load(of(rendered("tidegate", name), "ConfigMap", "tidegate")["data"]["tidegate.yaml"])
+    grace_s = settings.get("drain", {}).get("grace_s", DrainSettings().grace_s)
+    for service, pod in pods(rendered("engines", name)).items():
+        if service.startswith("StatefulSet/"):
+            assert pod["terminationGracePeriodSeconds"] > grace_s, service
+
+
 NODE_DISK = {"from": "nodeDisk", "folder": "/mnt/disks/gke-secondary-disks/gke-weights-1-disk", "path": "tide", "size": "30Gi"}
 
 
@@ -267,11 +304,11 @@ def test_weights_of_a_nodes_disk_are_read_through_a_volume_of_the_cluster() -> N
     documents = rendered("engines", pools={"chat": pool})
     pod = pods(documents)["StatefulSet/engines-chat"]
     (claim,) = (volume["persistentVolumeClaim"] for volume in pod["volumes"] if volume["name"] == "models")
-    assert claim == {"claimName": "engines-chat-weights", "readOnly": True}
+    assert claim["readOnly"] is True
     wants = of(documents, "PersistentVolumeClaim")
     gives = of(documents, "PersistentVolume")
     assert wants["metadata"]["name"] == claim["claimName"]
-    assert wants["spec"]["volumeName"] == gives["metadata"]["name"] == "llm-engines-chat-weights"
+    assert wants["spec"]["volumeName"] == gives["metadata"]["name"] == f"llm-{claim['claimName']}"
     assert gives["spec"]["claimRef"] == {"namespace": "llm", "name": claim["claimName"]}
     assert gives["spec"]["hostPath"] == {"path": NODE_DISK["folder"], "type": "Directory"}
     assert wants["spec"]["accessModes"] == gives["spec"]["accessModes"] == ["ReadOnlyMany"]
@@ -280,6 +317,16 @@ def test_weights_of_a_nodes_disk_are_read_through_a_volume_of_the_cluster() -> N
         assert {"name": "models", "mountPath": "/models", "readOnly": True} in container["volumeMounts"], container["name"]
     assert pod["containers"][0]["args"][1] == "/models/tide"
     assert problems(documents) == []
+
+
+def test_another_folder_of_a_nodes_disk_is_another_volume() -> None:
+    """What a PersistentVolume consists of cannot be changed, and a claim cannot shrink: an upgrade that tried would fail."""
+    names = set()
+    for change in ({}, {"folder": "/mnt/disks/gke-secondary-disks/gke-weights-2-disk"}, {"size": "20Gi"}):
+        pool = {"launch": "vllm-8b", "weights": NODE_DISK | change, "nodeSelector": {"disk": "fast"}}
+        documents = rendered("engines", pools={"chat": pool})
+        names.add((of(documents, "PersistentVolume")["metadata"]["name"], of(documents, "PersistentVolumeClaim")["metadata"]["name"]))
+    assert len({volume for volume, _ in names}) == len({claim for _, claim in names}) == 3
 
 
 def test_engines_and_placeholders_go_to_nodes_that_start_engines_sooner() -> None:
@@ -407,21 +454,49 @@ def probe(mode: str, port: int, **environment: str) -> subprocess.CompletedProce
     return subprocess.run([sys.executable, script, mode], env=whole, capture_output=True, text=True, timeout=60, check=False)
 
 
-async def test_the_probe_warms_an_engine_up_once(tmp_path: Path) -> None:
+async def test_the_probe_warms_an_engine_up_once_in_each_life_of_its_container(tmp_path: Path) -> None:
     done = tmp_path / "warm"
     async with SimEngine(SimSettings(models=("tiny",), speed=1000)) as engine:
         port = int(engine.url.rpartition(":")[2])
         asked = {"PROBE_REQUESTS": "3", "PROBE_TOKENS": "2", "PROBE_DONE": str(done)}
         first = await asyncio.to_thread(probe, "warm", port, **asked)
         assert (first.returncode, first.stderr) == (0, "")
-        assert done.exists()
-        refused = await asyncio.to_thread(probe, "warm", port, PROBE_MODEL="other", **asked)
-        assert refused.returncode == 0, "a container is warmed up once"
-        done.unlink()
-        refused = await asyncio.to_thread(probe, "warm", port, PROBE_MODEL="other", **asked)
+        again = await asyncio.to_thread(probe, "warm", port, PROBE_MODEL="other", **asked)
+        assert again.returncode == 0, "an engine that was warmed up is not asked again"
+        # the folder is the Pod's: it outlives a container that was killed for its memory
+        restarted = asked | {"PROBE_PID": str(os.getpid())}
+        refused = await asyncio.to_thread(probe, "warm", port, PROBE_MODEL="other", **restarted)
         assert "the engine answers 404 to the warm-up" in refused.stderr
-        assert not done.exists()
+        assert (await asyncio.to_thread(probe, "warm", port, **restarted)).returncode == 0
+        assert (await asyncio.to_thread(probe, "warm", port, PROBE_MODEL="other", **restarted)).returncode == 0
         assert (await asyncio.to_thread(probe, "health", port)).returncode == 0
     gone = await asyncio.to_thread(probe, "health", port)
     assert gone.returncode == 1
     assert "the engine does not answer" in gone.stderr
+
+
+async def test_the_probe_shows_the_key_that_vllm_takes_from_its_environment(tmp_path: Path) -> None:
+    async with SimEngine(SimSettings(models=("tiny",), speed=1000, api_key="k-1")) as engine:
+        port = int(engine.url.rpartition(":")[2])
+        asked = {"PROBE_REQUESTS": "1", "PROBE_DONE": str(tmp_path / "warm")}
+        refused = await asyncio.to_thread(probe, "warm", port, **asked)
+        assert "the engine answers 401 to the warm-up" in refused.stderr
+        assert (await asyncio.to_thread(probe, "warm", port, VLLM_API_KEY="k-1", **asked)).returncode == 0
+
+
+async def test_the_probe_shows_an_engine_with_tls_its_own_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("engines-chat.llm.svc")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
+    for pem in issued.cert_chain_pems:
+        pem.write_to_path(str(tmp_path / "tls.crt"), append=True)
+    async with SimEngine(SimSettings(models=("tiny",), speed=1000)) as engine, terminated(engine, demanding(authority, authority)) as front:
+        shown = {"PROBE_TLS": str(tmp_path), "PROBE_REQUESTS": "1", "PROBE_DONE": str(tmp_path / "warm")}
+        done = await asyncio.to_thread(probe, "warm", front.port, **shown)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "warm").exists()
+        assert sum(front.shown.values()) == 2, "health, and one request"
+        plain = await asyncio.to_thread(probe, "health", front.port)
+        assert plain.returncode == 1
+        assert sum(front.shown.values()) == 2

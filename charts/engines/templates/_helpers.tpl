@@ -48,6 +48,8 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- $launch := fromJson $file -}}
 {{- $known := $root.Files.Get (printf "files/flags/%s-%s.json" $launch.engine $launch.version) | fromJsonArray -}}
 {{- $service := printf "%s-%s" (include "engines.fullname" $root) $name -}}
+{{- /* Kubernetes adds a hash of 11 characters to the name and makes a label of it, of 63 at most */ -}}
+{{- if gt (len $service) 52 -}}{{- fail (printf "pools.%s: the name %s has %d characters, and a StatefulSet's at most 52; choose a shorter release, fullnameOverride or pool" $name $service (len $service)) -}}{{- end -}}
 {{- $derived := list "id" "events_endpoint" "replay_endpoint" "load_endpoint" -}}
 {{- $parameters := deepCopy $launch.parameters -}}
 {{- $_ := set $parameters "id" (printf "%s-$(POD_INDEX)" $service) -}}
@@ -61,13 +63,19 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- if not (hasKey $parameters "events_endpoint") -}}{{- $_ := set $parameters "events_endpoint" (printf "tcp://*:%s" $parameters.events_port) -}}{{- end -}}
 {{- if not (hasKey $parameters "replay_endpoint") -}}{{- $_ := set $parameters "replay_endpoint" (printf "tcp://*:%s" $parameters.replay_port) -}}{{- end -}}
 {{- if not (hasKey $parameters "load_endpoint") -}}{{- $_ := set $parameters "load_endpoint" (ternary "auto" "off" (contains "*" $parameters.events_endpoint)) -}}{{- end -}}
+{{- range $key, $value := $parameters -}}
+{{- if and (or (eq $key "port") (hasSuffix "_port" $key)) (or (not (regexMatch "^[0-9]{1,5}$" (toString $value))) (lt (atoi (toString $value)) 1) (gt (atoi (toString $value)) 65535)) -}}{{- fail (printf "pools.%s.parameters.%s: is a port, between 1 and 65535, not %s" $name $key (toString $value)) -}}{{- end -}}
+{{- end -}}
 {{- $proof := "" -}}
 {{- with $pool.digest -}}{{- $proof = printf "@sha256-%s" (trimPrefix "sha256:" . | trunc 12) -}}{{- end -}}
 {{- if and $proof (eq $launch.engine "sglang") -}}{{- $_ := set $parameters "served_name" (printf "%s%s" (trimSuffix $proof $parameters.served_name) $proof) -}}{{- end -}}
 {{- $flags := list -}}
 {{- $seen := list -}}
+{{- /* probes, ports, the Service and the time to end follow these parameters, and would not follow the flag */ -}}
+{{- $followed := dict "{host}" "the chart sets it" "{model}" "use weights.path" "{served_name}" "use servedName" "{port}" "use parameters.port" "{grace_s}" "use parameters.grace_s" "{bootstrap_port}" "use parameters.bootstrap_port" -}}
 {{- range $flag := $launch.flags -}}
 {{- if hasKey $pool.flags $flag.name -}}
+{{- with get $followed (get $flag "text" | default "" | toString) -}}{{- fail (printf "pools.%s.flags: --%s: %s, which the rest of the chart follows" $name $flag.name .) -}}{{- end -}}
 {{- $seen = append $seen $flag.name -}}
 {{- $value := get $pool.flags $flag.name -}}
 {{- if and (not (kindIs "invalid" $value)) (ne (toString $value) "false") -}}
@@ -79,6 +87,7 @@ backends/launch/resolve.py; tests/charts compares the two. Arguments: root, name
 {{- end -}}
 {{- range $key := keys $pool.flags | sortAlpha -}}
 {{- if not (has $key $known) -}}{{- fail (printf "pools.%s.flags: --%s is no flag of %s %s" $name $key $launch.engine $launch.version) -}}{{- end -}}
+{{- if has $key (list "api-key" "admin-api-key" "hf-token") -}}{{- fail (printf "pools.%s.flags: --%s would stand in clear in the Pod; name an existing Secret in secretEnv, as VLLM_API_KEY or HF_TOKEN" $name $key) -}}{{- end -}}
 {{- if hasPrefix "ssl-" $key -}}{{- fail (printf "pools.%s.flags: --%s: the chart writes it; use tls.secret" $name $key) -}}{{- end -}}
 {{- $value := get $pool.flags $key -}}
 {{- if and (not (has $key $seen)) (not (kindIs "invalid" $value)) (ne (toString $value) "false") -}}

@@ -80,6 +80,8 @@ def test_a_set_name_is_a_parameter_a_flag_or_a_mistake() -> None:
         ({"max-num-seq": 4}, "neither a parameter of vllm-8b nor a flag of vllm 0.33.0; did you mean max-num-seqs?"),
         ({"port": "http"}, "--set port: takes a whole number, not 'http'"),
         ({"port": 70_000}, "--set port: is between 1 and 65535, not 70000"),
+        ({"shutdown-timeout": 600}, "--set shutdown-timeout: is the parameter grace_s, which other parts follow; write --set grace_s=…"),
+        ({"served-model-name": "mine"}, "write --set served_name=…"),
         ({"model": [1]}, "--set model: takes text or a number"),
         ({"gpu-memory-utilization": "most"}, "--gpu-memory-utilization: takes a number, not 'most'"),
         ({"max-num-seqs": 900}, "is never reached; raise it"),
