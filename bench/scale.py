@@ -55,8 +55,7 @@ TRAFFIC: Final = (
     Traffic("8B, one GPU an engine", 1, 26.0, 150, 60.0, 24, 27_500),
     Traffic("70B, four GPUs an engine", 4, 2.0, 250, 30.0, 6, 60_000),
 )
-"""Requests a second of the first are what simulated H100s answer with first tokens below a second (`bench.batch_slack`); of the second, an
-assumption, per GPU."""
+"""Requests a second for each GPU are assumptions; of the first as many as `bench.batch_slack` gives its simulated H100s."""
 
 
 async def _of_valkey() -> dict[str, float]:

@@ -1,11 +1,12 @@
-"""`python -m bench.scaling --traces FOLDER`: the gateway's scaling recommendation beside rules on requests per second and on busy engines.
+"""`python -m bench.scaling --traces FOLDER`: the gateway's scaling recommendation beside rules on requests per second, on busy engines, and
+on the queue and KV signals of the chart.
 
 Everything runs in `ElasticFleet`: an engine serves 120 s after it was asked for, and the rules are asked every 15 s. The recommendation is
 `routing/scaling.py` itself, with its defaults and with other constants. The peers follow the formula of the HorizontalPodAutoscaler,
 ceil(n * now / target), with its tolerance of 0.1 and 300 s of stabilisation before fewer. Each peer's target is chosen on the first half of
 a trace: the cheapest that answers as many requests in time as the recommendation does, else the one that answers most. The second half is
 run once, with what was chosen on the first. `fixed at the peak` has all the time as many engines as the recommendation had at most on the
-first half, `fixed at the mean` as many as it had on the mean.
+first half, `fixed at the mean` as many as it had on the mean. The rule on signals has the chart's targets.
 
 Traces are run as they are, and warped: the same requests in the same order, with a rate that swings as a day's does, twice over
 the trace, between 0.3 and 1.7 times the mean. Seeds shift the swing, and the draws of the routing policy.
@@ -81,6 +82,10 @@ OURS: Final = (
 """Constants in place of the defaults."""
 
 
+SIGNALS: Final = {"queue": 4000.0, "kv": 0.7}
+"""The signals `queue` and `kv` of the chart of engines, with its targets."""
+
+
 class Hpa:
     """The rule of the HorizontalPodAutoscaler on one metric.
 
@@ -119,6 +124,16 @@ def on_busy(target: float) -> Hpa:
     return Hpa(ratio)
 
 
+def on_signals(targets: dict[str, float]) -> Hpa:
+    """The rule on tokens that wait for each engine, `queue`, and on the pressure on KV caches, `kv`: the larger number counts."""
+
+    def ratio(view: ElasticView) -> float:
+        waiting = view.load.queue_tokens / max(view.load.up, 1)
+        return max(waiting / targets["queue"], (view.load.kv_pressure or 0.0) / targets["kv"])
+
+    return Hpa(ratio)
+
+
 def recommended(constants: dict[str, float]) -> Rule:
     """The gateway's recommendation."""
     history = ScaleHistory(ScaleSettings(max=MOST, **constants))  # type: ignore[arg-type]  # all of them are floats
@@ -129,7 +144,7 @@ def rule(kind: str, value: Any) -> Rule:
     """The rule of this kind."""
     if kind == "fixed":
         return lambda _: int(value)
-    makers: dict[str, Callable[[Any], Rule]] = {"recommended": recommended, "requests": on_requests, "busy": on_busy}
+    makers: dict[str, Callable[[Any], Rule]] = {"recommended": recommended, "requests": on_requests, "busy": on_busy, "signals": on_signals}
     return makers[kind](value)
 
 
@@ -238,6 +253,7 @@ def compared(lines: list[Line], seeds: range, tuning_seed: int, measure: Measure
         sized = {run.value: found for run, found in tuned.items() if run.line == line and run.kind == "requests"}
         used = {run.value: found for run, found in tuned.items() if run.line == line and run.kind == "busy"}
         subjects = [("recommended", _json(constants)) for constants in OURS]
+        subjects += [("signals", _json(SIGNALS))]
         subjects += [("requests", chosen(ours, sized)), ("busy", chosen(ours, used))]
         subjects += [("fixed", _json(min(ours.most, MOST))), ("fixed", _json(max(round(ours.mean), 1)))]
         final += [Run(line, True, kind, value, seed) for kind, value in dict.fromkeys(subjects) for seed in seeds]

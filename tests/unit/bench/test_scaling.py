@@ -1,10 +1,13 @@
 """The rules that `bench.scaling` compares, and how it warps a trace and chooses targets."""
 
 import math
+import re
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from bench.scaling import MOST, Found, chosen, on_busy, on_requests, recommended, warped
+from bench.scaling import MOST, SIGNALS, Found, chosen, on_busy, on_requests, on_signals, recommended, warped
 from routing.scaling import PoolLoad
 from routing.simulation.elastic import ElasticView
 
@@ -32,6 +35,19 @@ def test_engines_that_start_count_as_idle_for_the_rule_on_busy_ones() -> None:
     assert on_busy(0.5)(view(400.0, busy=1.0)) == 8
     assert on_busy(0.5)(view(400.0, starting=4, busy=1.0)) == 8
     assert on_busy(0.5)(view(400.0, starting=8, busy=1.0)) == 12  # nor does it take back what starts while it is short
+
+
+def test_the_rule_on_signals_takes_the_larger_number() -> None:
+    assert on_signals(SIGNALS)(view(400.0, kv=1.05)) == 6
+    waits = msgspec.structs.replace(view(400.0).load, waiting_tokens=32_000, waiting=4)
+    assert on_signals(SIGNALS)(ElasticView(waits, 400.0, 0.0, 0.0)) == 8
+    assert on_signals(SIGNALS)(view(400.0)) == 1
+
+
+def test_the_signals_have_the_targets_of_the_chart() -> None:
+    text = (Path(__file__).parents[3] / "charts" / "engines" / "templates" / "_helpers.tpl").read_text()
+    for name, target in SIGNALS.items():
+        assert re.search(rf'"{name}" \(list "\w+" "Value" "{target:g}"\)', text), name
 
 
 def test_the_recommendation_is_the_gateways_own() -> None:
