@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,21 @@ def test_a_policy_that_allows_no_model_is_a_warning_with_its_line(tmp_path, file
     told = [str(warning).removeprefix(f"{tmp_path}/") for warning in load_policies(tmp_path, ["chat"]).warnings]
     assert len(told) == len(warned)
     assert all(text.startswith(start) for text, start in zip(told, warned, strict=True)), told
+
+
+def test_a_link_that_comes_to_lead_elsewhere_is_a_change(tmp_path):
+    """As git-sync publishes a commit: /git/current leads to the worktree of one, and is replaced. Sizes and times of files may be alike."""
+    for commit, text in (("a1", "tenant: a\n"), ("b2", "tenant: b\n")):
+        (tmp_path / commit / "policies").mkdir(parents=True)
+        file = tmp_path / commit / "policies" / "one.yaml"
+        file.write_text(text)
+        os.utime(file, ns=(10**18, 10**18))
+    current = tmp_path / "current"
+    current.symlink_to("a1")
+    folder = PolicyFolder(current / "policies", POOLS)
+    before = folder.marks()
+    assert [policy.tenant for policy in folder.read().policies()] == ["a"]
+    (tmp_path / "new").symlink_to("b2")
+    (tmp_path / "new").replace(current)
+    assert folder.marks() != before
+    assert [policy.tenant for policy in folder.read().policies()] == ["b"]
