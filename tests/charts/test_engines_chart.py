@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from backends.launch.manifest import manifest_for
 from backends.launch.resolve import Launch, resolve
 from backends.simengine import SimEngine, SimSettings
 from gateway.config.settings import DrainSettings
-from tests.charts.helm import CHARTS, Document, example, examples, helm, of, pods, problems, refusal, rendered
+from tests.charts.helm import CHARTS, Document, containers, example, examples, helm, of, pods, problems, refusal, rendered
 from tests.e2e.test_engine_tls import demanding, terminated
 
 pytestmark = pytest.mark.helm
@@ -294,6 +295,15 @@ def test_an_engine_that_leaves_ends_no_answer_before_the_gateway_would(name: str
     for service, pod in pods(rendered("engines", name)).items():
         if service.startswith("StatefulSet/"):
             assert pod["terminationGracePeriodSeconds"] > grace_s, service
+
+
+@pytest.mark.parametrize("chart", ["engines", "tidegate"])
+def test_without_a_way_out_every_image_is_of_the_own_registry(chart: str) -> None:
+    made = pods(rendered(chart, "air-gapped")).values()
+    images = {container["image"] for pod in made for container in containers(pod)}
+    images |= {volume["image"]["reference"] for pod in made for volume in pod["volumes"] if "image" in volume}
+    assert images
+    assert all(re.fullmatch(r"registry\.example\.internal/\S+@sha256:[0-9a-f]{64}", image) for image in images), images
 
 
 NODE_DISK = {"from": "nodeDisk", "folder": "/mnt/disks/gke-secondary-disks/gke-weights-1-disk", "path": "tide", "size": "30Gi"}
