@@ -327,6 +327,48 @@ def test_the_schema_is_migrated_before_a_pod_of_the_new_version_starts() -> None
     assert settings[0] == settings[1]
 
 
+ISSUER = {"name": "ca"}
+TWO_POOLS = {"pools": [{"name": name, "model": "tiny"} for name in ("made", "there")]}
+TO_TWO_POOLS = [{"pool": name, "service": f"e-{name}", "replicas": 1} for name in ("made", "there")]
+ISSUED: dict[str, Any] = {
+    "stores": SHARED,
+    "settings": {**TWO_POOLS, "picker": {"fallbacks": 1}},
+    "engines": TO_TWO_POOLS,
+    "tls": {"secret": "llm-tls", "issuer": ISSUER, "dnsNames": ["llm.example.com"]},
+    "engineTls": [{"pool": "made", "secret": "made-client", "issuer": ISSUER}, {"pool": "there", "secret": "there-client"}],
+    "picker": {**PICKER, "tlsSecret": "llm-tls"},
+    "networkPolicy": {"pickerFrom": [{"podSelector": {}}]},
+}
+"""Certificates that cert-manager makes beside one that there is, all that the migration Job might mount."""
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, "issued"])
+def test_a_job_before_the_release_mounts_no_secret_that_the_release_makes(name: str) -> None:
+    """`Certificate`s come after the hooks: the first installation would wait for them without end."""
+    documents = rendered("tidegate", **LEAST | ISSUED) if name == "issued" else rendered("tidegate", name)
+    made = {d["spec"]["secretName"] for d in documents if d["kind"] == "Certificate"}
+    for job in [d for d in documents if "helm.sh/hook" in d["metadata"].get("annotations", {}) and d["kind"] == "Job"]:
+        volumes = job["spec"]["template"]["spec"]["volumes"]
+        assert not made & {v["secret"]["secretName"] for v in volumes if "secret" in v}
+        mounted = [m["name"] for m in job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]]
+        assert set(mounted) == {v["name"] for v in volumes if v["name"] != "git-secret"}
+
+
+def test_the_job_of_migrations_reads_all_settings_but_those_of_certificates_that_come_later() -> None:
+    documents = rendered("tidegate", **LEAST | ISSUED)
+    assert problems(documents) == []
+    whole, before = (
+        yaml.safe_load(of(documents, "ConfigMap", name)["data"]["tidegate.yaml"]) for name in ("tidegate", "tidegate-migrations")
+    )
+    assert whole["pools"][0].pop("tls")
+    assert whole["data"].pop("tls")
+    assert whole.pop("picker")
+    assert whole == before, "addresses of engines stay https"
+    assert before["pools"][1]["tls"], "one that the operator keeps is read"
+    secrets = [v["secret"]["secretName"] for v in pods(documents)["Job/tidegate-migrations"]["volumes"] if "secret" in v]
+    assert secrets == ["there-client"]
+
+
 def test_other_settings_start_other_pods_and_other_policies_do_not() -> None:
     def checksum(**values: Any) -> str:
         template = of(rendered("tidegate", **{**LEAST, **values}), "StatefulSet")["spec"]["template"]

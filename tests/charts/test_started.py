@@ -18,6 +18,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from gateway.config.load import read_settings
+from gateway.fleet.sources import problems_in_files
 from policies.load import load_policies
 from tests.charts.helm import ROOT, Document, examples, of, pods, rendered
 from tests.charts.pod import Kubelet
@@ -69,6 +70,16 @@ def test_the_loader_takes_the_settings_of_an_example(name: str, tmp_path: Path) 
     if name == "fleet-100-gpus":
         assert [len(pool.backends) for pool in settings.pools] == [16, 0, 16]
         assert {b.role for b in settings.pools[2].backends} == {"prefill", "decode"}
+
+
+def test_the_job_of_a_first_installation_needs_no_certificate(tmp_path: Path) -> None:
+    """Nobody has made those of engineTls yet, and what the Job reads has no mistake."""
+    file = materialised(rendered("tidegate", "fleet-100-gpus"), tmp_path, prefix="-migrations")
+    environment = {"TIDEGATE__STORES__SQL": "postgresql://u:p@db/t", "TIDEGATE__STORES__COUNTERS": "redis://:p@valkey:6379"}
+    reading = read_settings(file, environment)
+    assert reading.settings is not None, reading.problems
+    assert problems_in_files(reading.settings, environment) == []
+    assert {b.url.split(":")[0] for pool in reading.settings.pools for b in pool.backends} == {"https"}
 
 
 def _certificates(folder: Path) -> None:

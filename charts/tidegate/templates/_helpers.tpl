@@ -190,7 +190,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- if eq $e.pool $pool.name -}}
 {{- range $i := until (int $e.replicas) -}}
 {{- $host := printf "%s-%d.%s.%s.svc" $e.service $i $e.service ($e.namespace | default $.Release.Namespace) -}}
-{{- $backend := dict "id" (printf "%s-%d" $e.service $i) "url" (printf "%s://%s:%d" (ternary "https" "http" (hasKey $pool "tls")) $host (int ($e.port | default 8000))) -}}
+{{- $backend := dict "id" (printf "%s-%d" $e.service $i) "url" (printf "%s://%s:%d" (ternary "https" "http" (or (hasKey $pool "tls") (has $pool.name ($v.issuedLater | default list)))) $host (int ($e.port | default 8000))) -}}
 {{- if $e.kvEvents -}}
 {{- $_ := set $backend "kv_events" (dict "endpoint" (printf "tcp://%s:5557" $host) "replay" (printf "tcp://%s:5657" $host)) -}}
 {{- end -}}
@@ -206,6 +206,29 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 {{- $_ := set $settings "pools" $pools -}}
 {{- toYaml (mergeOverwrite $own $settings) -}}
+{{- end -}}
+
+{{/*
+The values of the migration Job, as YAML: without the certificates that cert-manager makes, since their requests are manifests of the release and
+come after the Job. `issuedLater` has the pools whose engines these are for.
+*/}}
+{{- define "tidegate.valuesBefore" -}}
+{{- $v := deepCopy .Values -}}
+{{- $issued := ternary (list $v.tls.secret) list (not (empty $v.tls.issuer)) -}}
+{{- range $v.engineTls -}}{{- if .issuer -}}{{- $issued = append $issued .secret -}}{{- end -}}{{- end -}}
+{{- $there := list -}}
+{{- $later := list -}}
+{{- range $v.engineTls -}}
+{{- if has .secret $issued -}}{{- $later = append $later .pool -}}{{- else -}}{{- $there = append $there . -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $v "engineTls" $there -}}
+{{- $_ := set $v "issuedLater" $later -}}
+{{- if has $v.tls.secret $issued -}}{{- $_ := set $v.tls "secret" "" -}}{{- end -}}
+{{- if and $v.picker.enabled (has $v.picker.tlsSecret $issued) -}}
+{{- $_ := set $v.picker "enabled" false -}}
+{{- $_ := unset $v.settings "picker" -}}
+{{- end -}}
+{{- toYaml $v -}}
 {{- end -}}
 
 {{/* Environment variables that come from Secrets; never values themselves. */}}
