@@ -114,6 +114,9 @@ def test_the_schemas_object_to_a_mistake(kind: str, spoil: Any) -> None:
         ({"networkPolicy": {"egress": [{"ports": [{"port": 443}]}]}}, "to is required"),
         ({"networkPolicy": {"apiServer": [{"cidr": "api", "port": 443}]}}, "networkPolicy.apiServer.0.cidr: Does not match pattern"),
         ({"networkPolicy": {"adminFrom": [{}]}}, "networkPolicy.adminFrom.0: Must have at least 1 properties"),
+        ({"ingress": {"hosts": ["UPPER_case.example"]}}, "ingress.hosts.0: Does not match pattern"),
+        ({"httpRoute": {"hostnames": ["llm.example.com:443"]}}, "httpRoute.hostnames.0: Does not match pattern"),
+        ({"tls": {"dnsNames": ["*.*.example.com"]}}, "tls.dnsNames.0: Does not match pattern"),
         ({"topologySpread": {"zones": "Always"}}, "topologySpread.zones must be one of"),
         ({"engines": [{"pool": "chat", "service": "engines"}]}, "engines.0: replicas is required"),
         ({"engines": [{"pool": "chat", "service": "e", "replicas": 1, "role": "draft"}]}, "engines.0.role must be one of"),
@@ -181,6 +184,26 @@ def test_the_schema_refuses(values: dict[str, Any], said: str) -> None:
         ({"picker": {"enabled": True, "tenant": "edge"}}, "picker.tlsSecret: is empty; name the Secret of its certificate"),
         ({"picker": {**PICKER, "plainText": True}}, "picker.plainText: contradicts picker.tlsSecret"),
         ({"picker": {"enabled": True, "tenant": "edge", "plainText": True, "clientCa": True}}, "picker.clientCa: needs picker.tlsSecret"),
+        ({"ports": {"data": 8081}}, "ports.admin: is 8081, as ports.data; write another one"),
+        ({"ports": {"picker": 8080}, "picker": PICKER}, "ports.picker: is 8080, as ports.data; write another one"),
+        (
+            {"engineTls": [{"pool": "chat", "secret": "a"}, {"pool": "chat", "secret": "b"}]},
+            'engineTls: two items are for pool "chat"; keep one',
+        ),
+        (
+            {
+                "settings": {"pools": [{"name": "a"}, {"name": "b"}]},
+                "engineTls": [{"pool": name, "secret": "e", "issuer": {"name": "ca"}} for name in "ab"],
+            },
+            'engineTls: Secret "e" is made twice; write its issuer once',
+        ),
+        (
+            {"engines": [{"pool": "chat", "service": "e", "replicas": 1}, {"pool": "chat", "service": "e", "replicas": 2, "port": 1}]},
+            'engines: service "e" stands twice (pools "chat" and "chat")',
+        ),
+        ({"podLabels": {"app.kubernetes.io/component": "x"}}, "podLabels: app.kubernetes.io/component is the chart's"),
+        ({"podLabels": {"helm.sh/chart": "x"}}, "podLabels: helm.sh/chart is the chart's"),
+        ({"metrics": {"serviceMonitor": {"enabled": True}}}, "networkPolicy.adminFrom: is empty, so that Prometheus cannot reach"),
         ({"picker": PICKER}, "networkPolicy.pickerFrom: is empty, and the picker asks nobody for a key"),
     ],
 )

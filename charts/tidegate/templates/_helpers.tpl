@@ -84,6 +84,16 @@ seccompProfile: {type: RuntimeDefault}
 {{- range $key := list "stores" "secrets" "policies" "policies_from" "prompts" -}}
 {{- if hasKey $s $key -}}{{- fail (printf "settings.%s: the chart writes this part; use the values `stores`, `secrets` and `policies`" $key) -}}{{- end -}}
 {{- end -}}
+{{- $ports := dict -}}
+{{- range $part := ternary (list "data" "admin" "picker") (list "data" "admin") $v.picker.enabled -}}
+{{- $port := get $v.ports $part | int | toString -}}
+{{- if hasKey $ports $port -}}{{- fail (printf "ports.%s: is %s, as ports.%s; write another one" $part $port (get $ports $port)) -}}{{- end -}}
+{{- $_ := set $ports $port $part -}}
+{{- end -}}
+{{- range $label, $_ := $v.podLabels -}}
+{{- if regexMatch "^(app\\.kubernetes\\.io|helm\\.sh)/" $label -}}{{- fail (printf "podLabels: %s is the chart's, whose Services and policies select by such labels; use another name" $label) -}}{{- end -}}
+{{- end -}}
+{{- if and $v.metrics.serviceMonitor.enabled $v.networkPolicy.enabled (not $v.networkPolicy.adminFrom) -}}{{- fail "networkPolicy.adminFrom: is empty, so that Prometheus cannot reach the gateways; name its Pods, or write metrics.serviceMonitor.enabled: false" -}}{{- end -}}
 {{- range $part := list "data" "admin" -}}
 {{- if hasKey (dig $part dict $s) "bind" -}}{{- fail (printf "settings.%s.bind: the chart writes the address; use ports.%s" $part $part) -}}{{- end -}}
 {{- end -}}
@@ -123,10 +133,19 @@ seccompProfile: {type: RuntimeDefault}
 {{- if and $v.tls.issuer (not $v.tls.dnsNames) -}}{{- fail "tls.dnsNames: is empty; name the hosts of the certificate" -}}{{- end -}}
 {{- $pools := list -}}
 {{- range $s.pools -}}{{- $pools = append $pools (default "" .name) -}}{{- end -}}
+{{- $secured := list -}}
+{{- $made := ternary (list $v.tls.secret) list (not (empty $v.tls.issuer)) -}}
 {{- range $v.engineTls -}}
+{{- if has .pool $secured -}}{{- fail (printf "engineTls: two items are for pool %q; keep one" .pool) -}}{{- end -}}
+{{- $secured = append $secured .pool -}}
+{{- if and .issuer (has .secret $made) -}}{{- fail (printf "engineTls: Secret %q is made twice; write its issuer once" .secret) -}}{{- end -}}
+{{- if .issuer -}}{{- $made = append $made .secret -}}{{- end -}}
 {{- if not (has .pool $pools) -}}{{- fail (printf "engineTls: there is no pool %q in settings.pools; there are %s" .pool (join ", " $pools)) -}}{{- end -}}
 {{- end -}}
+{{- $listed := dict -}}
 {{- range $v.engines -}}
+{{- if hasKey $listed .service -}}{{- fail (printf "engines: service %q stands twice (pools %q and %q), and its engines would have the same names; keep one item" .service (get $listed .service) .pool) -}}{{- end -}}
+{{- $_ := set $listed .service .pool -}}
 {{- if not (has .pool $pools) -}}{{- fail (printf "engines: there is no pool %q in settings.pools; there are %s" .pool (join ", " $pools)) -}}{{- end -}}
 {{- end -}}
 {{- if and (ne (include "tidegate.discovery" .) "{}") $v.networkPolicy.enabled (not $v.networkPolicy.apiServer) -}}{{- fail "networkPolicy.apiServer: is empty, and a pool of settings.pools discovers its engines in this cluster; write the address of the API server, as {cidr: 10.96.0.1/32, port: 443} and that of its endpoints (kubectl get endpointslices -n default kubernetes)" -}}{{- end -}}
