@@ -1,7 +1,9 @@
 """The chart of the gateway: helm takes it and its examples, Kubernetes' schemas take what it renders, and it refuses what cannot work."""
 
+import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -112,6 +114,8 @@ def test_the_schemas_object_to_a_mistake(kind: str, spoil: Any) -> None:
         ({"policies": {"git": {"repository": "https://user:word@git.example.com/x"}}}, "policies.git.repository: Does not match pattern"),
         ({"policies": {"git": {"folder": "../etc"}}}, "policies.git.folder"),
         ({"networkPolicy": {"egress": [{"ports": [{"port": 443}]}]}}, "to is required"),
+        ({"networkPolicy": {"dns": []}}, "networkPolicy.dns: Array must have at least 1 items"),
+        ({"networkPolicy": {"dns": [{"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}]}]}}, "networkPolicy.dns.0: ports is required"),
         ({"networkPolicy": {"apiServer": [{"cidr": "api", "port": 443}]}}, "networkPolicy.apiServer.0.cidr: Does not match pattern"),
         ({"networkPolicy": {"adminFrom": [{}]}}, "networkPolicy.adminFrom.0: Must have at least 1 properties"),
         ({"ingress": {"hosts": ["UPPER_case.example"]}}, "ingress.hosts.0: Does not match pattern"),
@@ -250,6 +254,64 @@ def test_the_gateway_reaches_engines_dns_and_what_the_values_list() -> None:
     assert (data["ports"][0]["port"], admin["ports"][0]["port"]) == ("data", "admin")
     assert data["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
     assert admin["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+@pytest.mark.req("R62")
+def test_names_are_asked_for_where_the_values_say() -> None:
+    """By default the cluster's DNS; NodeLocal DNSCache listens at an address of the node, which no selector of Pods finds."""
+    ports = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
+    pods_of_dns = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    }
+    local = {"to": [pods_of_dns, {"ipBlock": {"cidr": "169.254.20.10/32"}}], "ports": ports}
+    for values, dns in (({}, {"to": [pods_of_dns], "ports": ports}), ({"networkPolicy": {"dns": [local]}}, local)):
+        documents = rendered("tidegate", **LEAST | {"stores": SHARED} | values)
+        assert problems(documents) == []
+        for policy in ("tidegate", "tidegate-migrations"):
+            assert of(documents, "NetworkPolicy", policy)["spec"]["egress"][0] == dns, policy
+
+
+def test_engines_admit_the_gateway_by_the_name_that_nameoverride_changes() -> None:
+    admitted = yaml.safe_load((CHARTS / "engines" / "values.yaml").read_text())["networkPolicy"]["gateway"]["podSelector"]["matchLabels"]
+
+    def admits(**values: Any) -> bool:
+        labels = of(rendered("tidegate", **LEAST | values), "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+        return bool(admitted.items() <= labels.items())
+
+    assert admits()
+    assert admits(fullnameOverride="llm")
+    assert not admits(nameOverride="llm"), "the comment beside nameOverride says what to write into the chart of the engines"
+
+
+def test_disruptions_and_spreading_count_the_gateways_pods_and_no_others() -> None:
+    documents = rendered("tidegate", "eight-gpu-node")
+    gateway = of(documents, "StatefulSet", "tidegate")
+    selector = gateway["spec"]["selector"]
+    assert of(documents, "PodDisruptionBudget")["spec"]["selector"] == selector
+    spread = gateway["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert {s["topologyKey"] for s in spread} == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
+    assert [s["labelSelector"] for s in spread] == [selector] * 2
+    found = [
+        d["metadata"]["name"]
+        for d in documents
+        if "template" in d.get("spec", {}) and selector["matchLabels"].items() <= d["spec"]["template"]["metadata"]["labels"].items()
+    ]
+    assert found == ["tidegate"], "the migration Job is not one of them"
+
+
+def test_a_trials_password_of_the_characters_that_the_values_name_arrives_whole() -> None:
+    named = "azAZ09-._~"
+    bundled = {store: {"enabled": True, "password": {"name": store}} for store in ("postgres", "valkey")}
+    container = pods(rendered("tidegate", **LEAST | {"mode": "trial", "stores": {"bundled": bundled}}))["StatefulSet/tidegate"][
+        "containers"
+    ][0]
+    urls = [e["value"] for e in container["env"] if e["name"].startswith("TIDEGATE__STORES__")]
+    assert len(urls) == 2
+    for url in urls:
+        read = urlsplit(re.sub(r"\$\(\w+\)", named, url))
+        assert unquote(read.password or "") == named
+        assert read.hostname in ("tidegate-postgres", "tidegate-valkey")
 
 
 API_SERVER = {"networkPolicy": {"apiServer": [{"cidr": "10.96.0.1/32", "port": 443}]}}
