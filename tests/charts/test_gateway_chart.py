@@ -1,7 +1,9 @@
 """The chart of the gateway: helm takes it and its examples, Kubernetes' schemas take what it renders, and it refuses what cannot work."""
 
+import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -112,8 +114,13 @@ def test_the_schemas_object_to_a_mistake(kind: str, spoil: Any) -> None:
         ({"policies": {"git": {"repository": "https://user:word@git.example.com/x"}}}, "policies.git.repository: Does not match pattern"),
         ({"policies": {"git": {"folder": "../etc"}}}, "policies.git.folder"),
         ({"networkPolicy": {"egress": [{"ports": [{"port": 443}]}]}}, "to is required"),
+        ({"networkPolicy": {"dns": []}}, "networkPolicy.dns: Array must have at least 1 items"),
+        ({"networkPolicy": {"dns": [{"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}]}]}}, "networkPolicy.dns.0: ports is required"),
         ({"networkPolicy": {"apiServer": [{"cidr": "api", "port": 443}]}}, "networkPolicy.apiServer.0.cidr: Does not match pattern"),
         ({"networkPolicy": {"adminFrom": [{}]}}, "networkPolicy.adminFrom.0: Must have at least 1 properties"),
+        ({"ingress": {"hosts": ["UPPER_case.example"]}}, "ingress.hosts.0: Does not match pattern"),
+        ({"httpRoute": {"hostnames": ["llm.example.com:443"]}}, "httpRoute.hostnames.0: Does not match pattern"),
+        ({"tls": {"dnsNames": ["*.*.example.com"]}}, "tls.dnsNames.0: Does not match pattern"),
         ({"topologySpread": {"zones": "Always"}}, "topologySpread.zones must be one of"),
         ({"engines": [{"pool": "chat", "service": "engines"}]}, "engines.0: replicas is required"),
         ({"engines": [{"pool": "chat", "service": "e", "replicas": 1, "role": "draft"}]}, "engines.0.role must be one of"),
@@ -181,6 +188,26 @@ def test_the_schema_refuses(values: dict[str, Any], said: str) -> None:
         ({"picker": {"enabled": True, "tenant": "edge"}}, "picker.tlsSecret: is empty; name the Secret of its certificate"),
         ({"picker": {**PICKER, "plainText": True}}, "picker.plainText: contradicts picker.tlsSecret"),
         ({"picker": {"enabled": True, "tenant": "edge", "plainText": True, "clientCa": True}}, "picker.clientCa: needs picker.tlsSecret"),
+        ({"ports": {"data": 8081}}, "ports.admin: is 8081, as ports.data; write another one"),
+        ({"ports": {"picker": 8080}, "picker": PICKER}, "ports.picker: is 8080, as ports.data; write another one"),
+        (
+            {"engineTls": [{"pool": "chat", "secret": "a"}, {"pool": "chat", "secret": "b"}]},
+            'engineTls: two items are for pool "chat"; keep one',
+        ),
+        (
+            {
+                "settings": {"pools": [{"name": "a"}, {"name": "b"}]},
+                "engineTls": [{"pool": name, "secret": "e", "issuer": {"name": "ca"}} for name in "ab"],
+            },
+            'engineTls: Secret "e" is made twice; write its issuer once',
+        ),
+        (
+            {"engines": [{"pool": "chat", "service": "e", "replicas": 1}, {"pool": "chat", "service": "e", "replicas": 2, "port": 1}]},
+            'engines: service "e" stands twice (pools "chat" and "chat")',
+        ),
+        ({"podLabels": {"app.kubernetes.io/component": "x"}}, "podLabels: app.kubernetes.io/component is the chart's"),
+        ({"podLabels": {"helm.sh/chart": "x"}}, "podLabels: helm.sh/chart is the chart's"),
+        ({"metrics": {"serviceMonitor": {"enabled": True}}}, "networkPolicy.adminFrom: is empty, so that Prometheus cannot reach"),
         ({"picker": PICKER}, "networkPolicy.pickerFrom: is empty, and the picker asks nobody for a key"),
     ],
 )
@@ -227,6 +254,64 @@ def test_the_gateway_reaches_engines_dns_and_what_the_values_list() -> None:
     assert (data["ports"][0]["port"], admin["ports"][0]["port"]) == ("data", "admin")
     assert data["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
     assert admin["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+@pytest.mark.req("R62")
+def test_names_are_asked_for_where_the_values_say() -> None:
+    """By default the cluster's DNS; NodeLocal DNSCache listens at an address of the node, which no selector of Pods finds."""
+    ports = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
+    pods_of_dns = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    }
+    local = {"to": [pods_of_dns, {"ipBlock": {"cidr": "169.254.20.10/32"}}], "ports": ports}
+    for values, dns in (({}, {"to": [pods_of_dns], "ports": ports}), ({"networkPolicy": {"dns": [local]}}, local)):
+        documents = rendered("tidegate", **LEAST | {"stores": SHARED} | values)
+        assert problems(documents) == []
+        for policy in ("tidegate", "tidegate-migrations"):
+            assert of(documents, "NetworkPolicy", policy)["spec"]["egress"][0] == dns, policy
+
+
+def test_engines_admit_the_gateway_by_the_name_that_nameoverride_changes() -> None:
+    admitted = yaml.safe_load((CHARTS / "engines" / "values.yaml").read_text())["networkPolicy"]["gateway"]["podSelector"]["matchLabels"]
+
+    def admits(**values: Any) -> bool:
+        labels = of(rendered("tidegate", **LEAST | values), "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+        return bool(admitted.items() <= labels.items())
+
+    assert admits()
+    assert admits(fullnameOverride="llm")
+    assert not admits(nameOverride="llm"), "the comment beside nameOverride says what to write into the chart of the engines"
+
+
+def test_disruptions_and_spreading_count_the_gateways_pods_and_no_others() -> None:
+    documents = rendered("tidegate", "eight-gpu-node")
+    gateway = of(documents, "StatefulSet", "tidegate")
+    selector = gateway["spec"]["selector"]
+    assert of(documents, "PodDisruptionBudget")["spec"]["selector"] == selector
+    spread = gateway["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert {s["topologyKey"] for s in spread} == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
+    assert [s["labelSelector"] for s in spread] == [selector] * 2
+    found = [
+        d["metadata"]["name"]
+        for d in documents
+        if "template" in d.get("spec", {}) and selector["matchLabels"].items() <= d["spec"]["template"]["metadata"]["labels"].items()
+    ]
+    assert found == ["tidegate"], "the migration Job is not one of them"
+
+
+def test_a_trials_password_of_the_characters_that_the_values_name_arrives_whole() -> None:
+    named = "azAZ09-._~"
+    bundled = {store: {"enabled": True, "password": {"name": store}} for store in ("postgres", "valkey")}
+    container = pods(rendered("tidegate", **LEAST | {"mode": "trial", "stores": {"bundled": bundled}}))["StatefulSet/tidegate"][
+        "containers"
+    ][0]
+    urls = [e["value"] for e in container["env"] if e["name"].startswith("TIDEGATE__STORES__")]
+    assert len(urls) == 2
+    for url in urls:
+        read = urlsplit(re.sub(r"\$\(\w+\)", named, url))
+        assert unquote(read.password or "") == named
+        assert read.hostname in ("tidegate-postgres", "tidegate-valkey")
 
 
 API_SERVER = {"networkPolicy": {"apiServer": [{"cidr": "10.96.0.1/32", "port": 443}]}}
@@ -325,6 +410,48 @@ def test_the_schema_is_migrated_before_a_pod_of_the_new_version_starts() -> None
     assert max(hooked.values()) < int(job["metadata"]["annotations"]["helm.sh/hook-weight"])
     settings = [of(documents, "ConfigMap", name)["data"] for name in ("tidegate", "tidegate-migrations")]
     assert settings[0] == settings[1]
+
+
+ISSUER = {"name": "ca"}
+TWO_POOLS = {"pools": [{"name": name, "model": "tiny"} for name in ("made", "there")]}
+TO_TWO_POOLS = [{"pool": name, "service": f"e-{name}", "replicas": 1} for name in ("made", "there")]
+ISSUED: dict[str, Any] = {
+    "stores": SHARED,
+    "settings": {**TWO_POOLS, "picker": {"fallbacks": 1}},
+    "engines": TO_TWO_POOLS,
+    "tls": {"secret": "llm-tls", "issuer": ISSUER, "dnsNames": ["llm.example.com"]},
+    "engineTls": [{"pool": "made", "secret": "made-client", "issuer": ISSUER}, {"pool": "there", "secret": "there-client"}],
+    "picker": {**PICKER, "tlsSecret": "llm-tls"},
+    "networkPolicy": {"pickerFrom": [{"podSelector": {}}]},
+}
+"""Certificates that cert-manager makes beside one that there is, all that the migration Job might mount."""
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, "issued"])
+def test_a_job_before_the_release_mounts_no_secret_that_the_release_makes(name: str) -> None:
+    """`Certificate`s come after the hooks: the first installation would wait for them without end."""
+    documents = rendered("tidegate", **LEAST | ISSUED) if name == "issued" else rendered("tidegate", name)
+    made = {d["spec"]["secretName"] for d in documents if d["kind"] == "Certificate"}
+    for job in [d for d in documents if "helm.sh/hook" in d["metadata"].get("annotations", {}) and d["kind"] == "Job"]:
+        volumes = job["spec"]["template"]["spec"]["volumes"]
+        assert not made & {v["secret"]["secretName"] for v in volumes if "secret" in v}
+        mounted = [m["name"] for m in job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]]
+        assert set(mounted) == {v["name"] for v in volumes if v["name"] != "git-secret"}
+
+
+def test_the_job_of_migrations_reads_all_settings_but_those_of_certificates_that_come_later() -> None:
+    documents = rendered("tidegate", **LEAST | ISSUED)
+    assert problems(documents) == []
+    whole, before = (
+        yaml.safe_load(of(documents, "ConfigMap", name)["data"]["tidegate.yaml"]) for name in ("tidegate", "tidegate-migrations")
+    )
+    assert whole["pools"][0].pop("tls")
+    assert whole["data"].pop("tls")
+    assert whole.pop("picker")
+    assert whole == before, "addresses of engines stay https"
+    assert before["pools"][1]["tls"], "one that the operator keeps is read"
+    secrets = [v["secret"]["secretName"] for v in pods(documents)["Job/tidegate-migrations"]["volumes"] if "secret" in v]
+    assert secrets == ["there-client"]
 
 
 def test_other_settings_start_other_pods_and_other_policies_do_not() -> None:

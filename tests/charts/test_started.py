@@ -18,6 +18,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from gateway.config.load import read_settings
+from gateway.fleet.sources import problems_in_files
 from policies.load import load_policies
 from tests.charts.helm import ROOT, Document, examples, of, pods, rendered
 from tests.charts.pod import Kubelet
@@ -29,6 +30,8 @@ pytestmark = pytest.mark.helm
 
 TOKEN = "an-admin-token-of-32-characters!"
 SECRETS = {"tidegate": {"pepper": "0123456789abcdef" * 4, "admin-token": TOKEN}}
+WORKERS, MOST = 2, 24
+"""The workers of the gateway that is started, and the connections that each of them takes."""
 ADMIN = {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -69,6 +72,16 @@ def test_the_loader_takes_the_settings_of_an_example(name: str, tmp_path: Path) 
     if name == "fleet-100-gpus":
         assert [len(pool.backends) for pool in settings.pools] == [16, 0, 16]
         assert {b.role for b in settings.pools[2].backends} == {"prefill", "decode"}
+
+
+def test_the_job_of_a_first_installation_needs_no_certificate(tmp_path: Path) -> None:
+    """Nobody has made those of engineTls yet, and what the Job reads has no mistake."""
+    file = materialised(rendered("tidegate", "fleet-100-gpus"), tmp_path, prefix="-migrations")
+    environment = {"TIDEGATE__STORES__SQL": "postgresql://u:p@db/t", "TIDEGATE__STORES__COUNTERS": "redis://:p@valkey:6379"}
+    reading = read_settings(file, environment)
+    assert reading.settings is not None, reading.problems
+    assert problems_in_files(reading.settings, environment) == []
+    assert {b.url.split(":")[0] for pool in reading.settings.pools for b in pool.backends} == {"https"}
 
 
 def _certificates(folder: Path) -> None:
@@ -119,7 +132,12 @@ async def started(tmp_path: Path) -> AsyncIterator[Started]:
         values = {
             **LEAST,
             "ports": {"data": free_port(), "admin": free_port()},
-            "settings": {"pools": [pool], "workers": 2, "drain": {"accept_s": 0.2, "grace_s": 10.0}},
+            "settings": {
+                "pools": [pool],
+                "workers": WORKERS,
+                "data": {"limits": {"max_connections": MOST, "header_timeout_s": 60.0}},
+                "drain": {"accept_s": 0.2, "grace_s": 10.0},
+            },
         }
         documents = rendered("tidegate", **values)
         pod = pods(documents)["StatefulSet/tidegate"]
@@ -208,16 +226,27 @@ async def _key(started: Started) -> str:
 
 
 async def test_strangers_who_use_up_the_data_port_do_not_starve_the_probes(started: Started) -> None:
-    """Idle connections beyond what the data port takes; the probes still answer."""
-    held = []
+    """Strangers hold all connections of every worker with heads that they do not end; one more is refused, and the probes still answer."""
+
+    def refused() -> bool:
+        """Whether whichever worker the kernel deals the connection to takes no more."""
+        for _ in range(20):
+            stranger = socket.create_connection(("127.0.0.1", started.ports["data"]), timeout=hang_s())
+            held.append(stranger)
+            stranger.sendall(b"GET /health HTTP/1.1\r\nhost: gateway\r\n")
+        return [_status(started.url("data", "/health")) for _ in range(20)] == [503] * 20
+
+    held: list[socket.socket] = []
     try:
-        for _ in range(300):
-            held.append(socket.create_connection(("127.0.0.1", started.ports["data"])))
+        await _until(refused, started)
+        assert len(held) >= WORKERS * MOST
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             assert _status(started.probe(probe)) == 200
+        assert _status(started.url("data", "/health")) == 503, "the data port was taken all the while"
     finally:
         for connection in held:
             connection.close()
+    await _until(lambda: _status(started.url("data", "/health")) == 200, started)
 
 
 async def test_the_job_of_migrations_refuses_a_policy_with_a_mistake_before_any_pod_changes(tmp_path: Path) -> None:

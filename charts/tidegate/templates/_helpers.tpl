@@ -84,6 +84,16 @@ seccompProfile: {type: RuntimeDefault}
 {{- range $key := list "stores" "secrets" "policies" "policies_from" "prompts" -}}
 {{- if hasKey $s $key -}}{{- fail (printf "settings.%s: the chart writes this part; use the values `stores`, `secrets` and `policies`" $key) -}}{{- end -}}
 {{- end -}}
+{{- $ports := dict -}}
+{{- range $part := ternary (list "data" "admin" "picker") (list "data" "admin") $v.picker.enabled -}}
+{{- $port := get $v.ports $part | int | toString -}}
+{{- if hasKey $ports $port -}}{{- fail (printf "ports.%s: is %s, as ports.%s; write another one" $part $port (get $ports $port)) -}}{{- end -}}
+{{- $_ := set $ports $port $part -}}
+{{- end -}}
+{{- range $label, $_ := $v.podLabels -}}
+{{- if regexMatch "^(app\\.kubernetes\\.io|helm\\.sh)/" $label -}}{{- fail (printf "podLabels: %s is the chart's, whose Services and policies select by such labels; use another name" $label) -}}{{- end -}}
+{{- end -}}
+{{- if and $v.metrics.serviceMonitor.enabled $v.networkPolicy.enabled (not $v.networkPolicy.adminFrom) -}}{{- fail "networkPolicy.adminFrom: is empty, so that Prometheus cannot reach the gateways; name its Pods, or write metrics.serviceMonitor.enabled: false" -}}{{- end -}}
 {{- range $part := list "data" "admin" -}}
 {{- if hasKey (dig $part dict $s) "bind" -}}{{- fail (printf "settings.%s.bind: the chart writes the address; use ports.%s" $part $part) -}}{{- end -}}
 {{- end -}}
@@ -123,10 +133,19 @@ seccompProfile: {type: RuntimeDefault}
 {{- if and $v.tls.issuer (not $v.tls.dnsNames) -}}{{- fail "tls.dnsNames: is empty; name the hosts of the certificate" -}}{{- end -}}
 {{- $pools := list -}}
 {{- range $s.pools -}}{{- $pools = append $pools (default "" .name) -}}{{- end -}}
+{{- $secured := list -}}
+{{- $made := ternary (list $v.tls.secret) list (not (empty $v.tls.issuer)) -}}
 {{- range $v.engineTls -}}
+{{- if has .pool $secured -}}{{- fail (printf "engineTls: two items are for pool %q; keep one" .pool) -}}{{- end -}}
+{{- $secured = append $secured .pool -}}
+{{- if and .issuer (has .secret $made) -}}{{- fail (printf "engineTls: Secret %q is made twice; write its issuer once" .secret) -}}{{- end -}}
+{{- if .issuer -}}{{- $made = append $made .secret -}}{{- end -}}
 {{- if not (has .pool $pools) -}}{{- fail (printf "engineTls: there is no pool %q in settings.pools; there are %s" .pool (join ", " $pools)) -}}{{- end -}}
 {{- end -}}
+{{- $listed := dict -}}
 {{- range $v.engines -}}
+{{- if hasKey $listed .service -}}{{- fail (printf "engines: service %q stands twice (pools %q and %q), and its engines would have the same names; keep one item" .service (get $listed .service) .pool) -}}{{- end -}}
+{{- $_ := set $listed .service .pool -}}
 {{- if not (has .pool $pools) -}}{{- fail (printf "engines: there is no pool %q in settings.pools; there are %s" .pool (join ", " $pools)) -}}{{- end -}}
 {{- end -}}
 {{- if and (ne (include "tidegate.discovery" .) "{}") $v.networkPolicy.enabled (not $v.networkPolicy.apiServer) -}}{{- fail "networkPolicy.apiServer: is empty, and a pool of settings.pools discovers its engines in this cluster; write the address of the API server, as {cidr: 10.96.0.1/32, port: 443} and that of its endpoints (kubectl get endpointslices -n default kubernetes)" -}}{{- end -}}
@@ -190,7 +209,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- if eq $e.pool $pool.name -}}
 {{- range $i := until (int $e.replicas) -}}
 {{- $host := printf "%s-%d.%s.%s.svc" $e.service $i $e.service ($e.namespace | default $.Release.Namespace) -}}
-{{- $backend := dict "id" (printf "%s-%d" $e.service $i) "url" (printf "%s://%s:%d" (ternary "https" "http" (hasKey $pool "tls")) $host (int ($e.port | default 8000))) -}}
+{{- $backend := dict "id" (printf "%s-%d" $e.service $i) "url" (printf "%s://%s:%d" (ternary "https" "http" (or (hasKey $pool "tls") (has $pool.name ($v.issuedLater | default list)))) $host (int ($e.port | default 8000))) -}}
 {{- if $e.kvEvents -}}
 {{- $_ := set $backend "kv_events" (dict "endpoint" (printf "tcp://%s:5557" $host) "replay" (printf "tcp://%s:5657" $host)) -}}
 {{- end -}}
@@ -206,6 +225,29 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 {{- $_ := set $settings "pools" $pools -}}
 {{- toYaml (mergeOverwrite $own $settings) -}}
+{{- end -}}
+
+{{/*
+The values of the migration Job, as YAML: without the certificates that cert-manager makes, since their requests are manifests of the release and
+come after the Job. `issuedLater` has the pools whose engines these are for.
+*/}}
+{{- define "tidegate.valuesBefore" -}}
+{{- $v := deepCopy .Values -}}
+{{- $issued := ternary (list $v.tls.secret) list (not (empty $v.tls.issuer)) -}}
+{{- range $v.engineTls -}}{{- if .issuer -}}{{- $issued = append $issued .secret -}}{{- end -}}{{- end -}}
+{{- $there := list -}}
+{{- $later := list -}}
+{{- range $v.engineTls -}}
+{{- if has .secret $issued -}}{{- $later = append $later .pool -}}{{- else -}}{{- $there = append $there . -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $v "engineTls" $there -}}
+{{- $_ := set $v "issuedLater" $later -}}
+{{- if has $v.tls.secret $issued -}}{{- $_ := set $v.tls "secret" "" -}}{{- end -}}
+{{- if and $v.picker.enabled (has $v.picker.tlsSecret $issued) -}}
+{{- $_ := set $v.picker "enabled" false -}}
+{{- $_ := unset $v.settings "picker" -}}
+{{- end -}}
+{{- toYaml $v -}}
 {{- end -}}
 
 {{/* Environment variables that come from Secrets; never values themselves. */}}
