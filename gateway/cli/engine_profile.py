@@ -100,7 +100,9 @@ def profile_engine(
         int | None, typer.Option(min=16, help=f"Most prompt tokens of one of its steps; default: the pool's, else {STEP_TOKENS}.")
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.05, max=120, help="Time for each engine; what is left then is skipped.")] = 5.0,
-    usd_per_hour: Annotated[list[float] | None, typer.Option(min=0.0001, help="Price of an hour of it; again for the second.")] = None,
+    usd_per_hour: Annotated[
+        list[float] | None, typer.Option(min=0.0001, help="Price of an hour of it; again for the second where that costs another.")
+    ] = None,
     save: Annotated[
         str | None,
         typer.Option(metavar="MODEL@REVISION", help="Keep the profile with this revision; a launch configuration is started on it."),
@@ -135,19 +137,22 @@ def profile_engine(
         for place in range(len(targets))
     ]
     size = step_tokens or (STEP_TOKENS if named is None else named.pool.step_tokens)
-    prices = [*(usd_per_hour or []), None, None]
+    prices = [usd_per_hour[min(place, len(usd_per_hour) - 1)] if usd_per_hour else None for place in range(len(targets))]
+    if compare is not None and _is_url(compare):
+        _target(compare, compare, asking[1])  # before minutes go by with the first one
     profiles = []
-    for place, (name, price) in enumerate(zip(targets, prices, strict=False)):
+    for place, (name, price) in enumerate(zip(targets, prices, strict=True)):
         with _running(name, asking[place], sets) as target:
             if not force:
                 _need_idle(target, gateway)
             if place == 0 and revision is not None:
                 _need_proof(target, revision)
             profiles.append(_profiled(target, MeterSettings(_plan(target, longest, sequences), size, minutes * 60), price))
-    if file is not None:
-        _write(file, profile_text(profiles[0]).encode())
-    if save is not None:
-        gateway.api().post(f"{REVISIONS}/{quote(save)}/profile", msgspec.to_builtins(profiles[0]))
+        # at once: the measurement of the second engine may fail
+        if place == 0 and file is not None:
+            _write(file, profile_text(profiles[0]).encode())
+        if place == 0 and save is not None:
+            gateway.api().post(f"{REVISIONS}/{quote(save)}/profile", msgspec.to_builtins(profiles[0]))
     if plot is not None:
         _draw(plot, profiles, size)
     if as_json:
@@ -161,10 +166,15 @@ def profile_engine(
         out.print(f"kept with {save}", markup=False)
 
 
+def _is_url(name: str) -> bool:
+    """Whether an engine is named by its address, and not by a launch configuration."""
+    return name not in names() and not name.endswith((".yaml", ".yml"))
+
+
 @contextlib.contextmanager
 def _running(name: str, asking: Asking, sets: list[str] | None) -> Iterator[Target]:
     """The engine at a URL, or one of a launch configuration that runs as long as it is measured."""
-    if name not in names() and not name.endswith((".yaml", ".yml")):
+    if _is_url(name):
         try:
             checked_url(name)
         except ValueError as error:

@@ -42,8 +42,9 @@ def launch_from(
     try:
         config = load(name)
         values = {key: value for key, value in (defaults or {}).items() if key in config.parameters}
-        values |= {} if revision is None else _revision_values(revision, name)
-        launch = resolve(config, manifest_for(config.engine, config.version), {**values, **parse_sets(sets or ())})
+        given = parse_sets(sets or ())
+        values |= {} if revision is None else _revision_values(revision, name, given)
+        launch = resolve(config, manifest_for(config.engine, config.version), {**values, **given})
     except LaunchError as error:
         fail(str(error))
     if revision is not None:
@@ -53,12 +54,13 @@ def launch_from(
     return msgspec.structs.replace(launch, command=(executable, *launch.command[1:]))
 
 
-def _revision_values(revision: Mapping[str, Any], name: str) -> dict[str, JsonValue]:
+def _revision_values(revision: Mapping[str, Any], name: str, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """The parameters with which a registered revision is served; ends the command for one that must not be.
 
     Args:
         revision: as the registry shows it.
         name: the launch configuration.
+        given: what the command line sets.
     """
     reference = revision["reference"]
     if revision["retired_unix"] is not None:
@@ -71,6 +73,9 @@ def _revision_values(revision: Mapping[str, Any], name: str) -> dict[str, JsonVa
         values["model"] = place.path
     elif place.kind == "pvc":
         values["model"] = f"/models{place.path}"
+    elif "model" not in given:
+        there = f"the weights of {reference} lie at {revision['weights']}, which no engine opens"
+        fail(f"{there}: say where they are copied to, with --set model=/folder")
     return values
 
 

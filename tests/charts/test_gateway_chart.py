@@ -315,9 +315,9 @@ def test_a_trials_password_of_the_characters_that_the_values_name_arrives_whole(
 
 
 API_SERVER = {"networkPolicy": {"apiServer": [{"cidr": "10.96.0.1/32", "port": 443}]}}
-SLICES = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}]
-PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-POOL_OF_PODS = [{"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": ["get", "list", "watch"]}, *PODS]
+SLICES = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
+PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+POOL_OF_PODS = [{"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": ["list", "watch"]}, *PODS]
 
 
 @pytest.mark.req("R62")

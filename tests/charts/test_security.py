@@ -83,7 +83,7 @@ def test_discovery_may_read_what_pools_name_and_nothing_else(documents: list[Doc
     for role in roles:
         for rule in role["rules"]:
             assert rule.keys() == {"apiGroups", "resources", "verbs"}
-            assert rule["verbs"] == ["get", "list", "watch"]
+            assert rule["verbs"] == ["list", "watch"]
             assert set(rule["resources"]) <= {"endpointslices", "pods", "inferencepools"}
     for binding in [d for d in documents if d["kind"] == "RoleBinding"]:
         assert binding["metadata"]["namespace"] in [r["metadata"]["namespace"] for r in roles]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from backends.discovery.dns import ResolvedAddresses, member_id
-from backends.discovery.kubernetes.watch import MAX_MEMBERS, PODS, ROLE_LABEL, ROLES, ClusterAccess, ObjectQuery, ObjectWatch
+from backends.discovery.kubernetes.watch import PODS, ROLE_LABEL, ROLES, ClusterAccess, ObjectQuery, ObjectWatch, bounded
 from domain.clock import Clock, Rng
 from domain.membership import Member, Role, SourceError, Traits
 
@@ -23,6 +23,10 @@ ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 
 ENGINE_CONTAINER: Final = "main"
 """The container of the engine in KServe's pods, which may have a routing sidecar beside it."""
+
+LAST_S: Final = 5.0
+"""Seconds before the end of a pod at which its drain ends: what runs then goes on elsewhere or is cut by the gateway, which says why, and
+not by the engine's death, which looks like a fault."""
 
 KSERVE_PORT: Final = 8000
 """The engines' port in KServe's templates, where their container declares none."""
@@ -43,7 +47,7 @@ class PodQuery(msgspec.Struct, frozen=True):
     fallback_port: int | None = None
     """The port of pods that declare none, where `ports` is empty."""
     grace_s: float = 120.0
-    """How long requests on a pod that terminates may go on."""
+    """How long requests on a pod that terminates may go on, where the pod itself has that time."""
 
 
 class PodFacts(msgspec.Struct, frozen=True):
@@ -52,6 +56,8 @@ class PodFacts(msgspec.Struct, frozen=True):
     address: str
     ready: bool
     leaving: bool
+    ends_in_s: float
+    """Seconds that the pod had when its end was asked for; infinite while it stays."""
     role: str
     zone: str
     named_ports: tuple[tuple[str, int], ...]
@@ -83,6 +89,7 @@ def facts_of(pod: Any) -> PodFacts:
         (status.podIP if status is not None else None) or "",
         runs and not leaving and conditions.get("Ready") == "True",
         runs and leaving,
+        pod.metadata.deletionGracePeriodSeconds if leaving and pod.metadata.deletionGracePeriodSeconds is not None else inf,
         labels.get(ROLE_LABEL) or labels.get(LLM_D_ROLE_LABEL) or "",
         labels.get(ZONE_LABEL) or "",
         tuple((port.name, port.containerPort) for port in _tcp_ports(containers) if port.name),
@@ -147,7 +154,7 @@ def members_of(pods: dict[str, PodFacts], query: PodQuery) -> list[Member]:
         wanted = " and ".join(str(port) for port in query.ports)
         trouble = f"has the port {wanted}" if wanted else "declares exactly one port"
         raise SourceError(f"none of the {len(used)} pods of {query.selector} {trouble}; write the number of the engines' port as port")
-    return [found[each] for each in sorted(found)][:MAX_MEMBERS]
+    return bounded([found[each] for each in sorted(found)], f"the pods of {query.selector}")
 
 
 def ports_of(facts: PodFacts, query: PodQuery) -> Iterable[int]:
@@ -170,7 +177,7 @@ def _member(query: PodQuery, facts: PodFacts, port: int) -> Member:
         f"{query.scheme}://{host}:{port}",
         "kubernetes",
         address,
-        drain_grace_s=query.grace_s if facts.leaving else None,
+        drain_grace_s=max(0.0, min(query.grace_s, facts.ends_in_s - LAST_S)) if facts.leaving else None,
         role=ROLES.get(facts.role, query.role),
         traits=Traits(region=facts.zone),
     )

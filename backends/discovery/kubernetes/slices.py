@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from backends.discovery.dns import ResolvedAddresses, member_id
-from backends.discovery.kubernetes.watch import MAX_MEMBERS, ROLE_LABEL, ROLES, SLICES, ClusterAccess, ObjectQuery, ObjectWatch
+from backends.discovery.kubernetes.watch import ROLE_LABEL, ROLES, SLICES, ClusterAccess, ObjectQuery, ObjectWatch, bounded
 from domain.clock import Clock, Rng
 from domain.membership import Member, Role, SourceError, Traits
 
@@ -96,7 +96,7 @@ def members_of(slices: Iterable[Any], query: SliceQuery) -> list[Member]:
             member = found.setdefault(key, _member(query, address, port, role, endpoint.zone or ""))
             if leaving:
                 found[key] = msgspec.structs.replace(member, drain_grace_s=query.grace_s)
-    return sorted(found.values(), key=lambda member: member.id)[:MAX_MEMBERS]
+    return bounded(sorted(found.values(), key=lambda member: member.id), f"the endpoints of {query.shown}")
 
 
 def port_of(piece: Any, wanted: int | str | None) -> int | None:

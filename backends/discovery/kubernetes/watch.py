@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from domain.clock import Clock, Rng
-from domain.membership import Role, SourceError
+from domain.membership import Member, Role, SourceError
 
 if TYPE_CHECKING:
     from lightkube.core.generic_client import BasicRequest
@@ -86,6 +86,15 @@ class ObjectQuery(msgspec.Struct, frozen=True):
     """A label selector."""
     fields: str = ""
     """A field selector."""
+
+
+def bounded(members: list[Member], what: str) -> list[Member]:
+    """The members themselves. Raises SourceError for more than `MAX_MEMBERS`: were some left out, backends that serve would be drained."""
+    if len(members) > MAX_MEMBERS:
+        raise SourceError(
+            f"{what} are {len(members)} backends, and a pool has at most {MAX_MEMBERS} of one source; write a narrower selector"
+        )
+    return members
 
 
 class Gone(Exception):
@@ -283,11 +292,12 @@ class ObjectWatch:
         if event is None:
             return
         kind, found = event
-        self._version = found.metadata.resourceVersion
         if kind in ("ADDED", "MODIFIED"):
             self.objects[found.metadata.name] = self._keep(found)
         elif kind == "DELETED":
             self.objects.pop(found.metadata.name, None)
+        # only now: the next watch begins behind this version
+        self._version = found.metadata.resourceVersion
 
     def _trouble(self, error: Exception) -> str:
         now = self._clock()
@@ -322,7 +332,7 @@ def why(error: Exception, query: ObjectQuery, access: ClusterAccess) -> str:
         case 403:
             return (
                 f"{access.server} forbids it (403); give the service account a Role in namespace {query.namespace} with apiGroups "
-                f'["{kind.group}"], resources ["{kind.plural}"], verbs ["get", "list", "watch"]'
+                f'["{kind.group}"], resources ["{kind.plural}"], verbs ["list", "watch"]'
             )
         case 404 if kind is INFERENCE_POOLS:
             return f"{access.server} knows no {kind.plural}.{kind.group}/{kind.version} (404); install the CRDs of the inference extension"

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
+from backends.simengine.faults import FaultRule
 from backends.simengine.settings import PRESETS
 from gateway.cli import app
 from routing.profile import read_profile, step_s, ttft_s
@@ -47,6 +48,22 @@ async def test_two_engines_are_measured_compared_drawn_and_written(tmp_path: Pat
     assert f"B: {second.url}" in done.stdout
     assert "dollars per million tokens, 2 sequences" in done.stdout
     assert "450,000 tokens" in done.stdout
+
+
+async def test_a_second_engine_that_is_not_there_is_told_before_the_first_is_measured(tmp_path: Path) -> None:
+    async with sim() as engine:
+        done = await run("profile", engine.url, "--compare", "http://127.0.0.1:1", "--out", str(tmp_path / "p.json"), *QUICK)
+        assert not engine.received, "nothing was measured"
+    assert done.exit_code == 1
+    assert "127.0.0.1:1" in done.stderr
+
+
+async def test_what_was_measured_is_kept_when_the_second_engine_fails(tmp_path: Path) -> None:
+    async with sim() as first, sim(faults=(FaultRule("status_500"),)) as second:
+        done = await run("profile", first.url, "--compare", second.url, "--usd-per-hour", "2", "--out", str(tmp_path / "p.json"), *QUICK)
+    assert done.exit_code == 1
+    assert f"{second.url} cannot be measured" in done.stderr
+    assert read_profile((tmp_path / "p.json").read_bytes()).served == "m"
 
 
 async def test_an_engine_with_requests_is_left_alone_unless_forced() -> None:

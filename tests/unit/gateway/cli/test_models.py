@@ -119,5 +119,10 @@ def test_a_launch_of_a_revision_serves_its_weights_under_a_name_that_proves_them
     )
     other = run("register", "tide-8b@v2", "s3://bucket/x", "--digest", digest, *at)
     assert other.exit_code == 0
+    apart = engine("render", "vllm-8b", "--revision", "tide-8b@v2", *at)
+    assert apart.exit_code == 1
+    assert "the weights of tide-8b@v2 lie at s3://bucket/x, which no engine opens: say where they are copied to" in apart.stderr
+    copied = engine("render", "vllm-8b", "--revision", "tide-8b@v2", "--set", "model=/models/copy", *at)
+    assert "vllm serve /models/copy" in copied.stdout, copied.output
     assert run("retire", "tide-8b@v2", "--yes", *at).exit_code == 0
     assert "tide-8b@v2 is retired" in engine("render", "vllm-8b", "--revision", "tide-8b@v2", *at).stderr

@@ -167,7 +167,7 @@ async def test_a_refusal_names_the_token_file_or_the_role_that_is_missing(tmp_pa
         assert len(await world.source.read()) == 2
         api.forbidden = True
         await world.source.close()
-        assert 'resources ["endpointslices"], verbs ["get", "list", "watch"]' in await world.refused()
+        assert 'resources ["endpointslices"], verbs ["list", "watch"]' in await world.refused()
         token.unlink()
         await world.source.close()
         assert f"Token file {token} not found" in await world.refused()
