@@ -156,6 +156,10 @@ test: $(VENV)/.dev ## all tests but the slow ones, JOBS=3 files at a time
 test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=3 at a time; WITHIN=15 begins none after 15 minutes
 	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client and not browser and not helm" -n $(or $(JOBS),3) --dist worksteal $(if $(WITHIN),--within $(WITHIN))
 
+test-upgrade: $(VENV)/.dev ## rolling upgrade of three gateways under load, what the release before left, backup and restore with a drill
+	$(BIN)/python -m pytest -m "slow or not slow" tests/fault/test_rolling_upgrade.py tests/contract/test_release_before.py tests/contract/test_release_before_messages.py \
+	  tests/contract/test_backups.py tests/e2e/test_backup_drill.py
+
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
 

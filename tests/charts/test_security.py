@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.charts.helm import Document, containers, examples, pods, rendered
+from tests.charts.helm import Document, containers, examples, pods, problems, rendered
 
 pytestmark = pytest.mark.helm
 
@@ -88,6 +88,15 @@ def test_discovery_may_read_what_pools_name_and_nothing_else(documents: list[Doc
     for binding in [d for d in documents if d["kind"] == "RoleBinding"]:
         assert binding["metadata"]["namespace"] in [r["metadata"]["namespace"] for r in roles]
         assert [(s["kind"], s["name"], s["namespace"]) for s in binding["subjects"]] == [("ServiceAccount", "tidegate", "llm")]
+
+
+def test_a_gateway_learns_its_zone_from_the_label_of_its_pod() -> None:
+    for given, source in ((True, {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}), (False, None)):
+        documents = rendered("tidegate", "trial", zoneFromPod=given)
+        (container,) = pods(documents)["StatefulSet/tidegate"]["containers"]
+        found = [entry["valueFrom"] for entry in container["env"] if entry["name"] == "TIDEGATE__ROUTING__REGION"]
+        assert found == ([] if source is None else [source])
+        assert problems(documents) == []
 
 
 def test_no_pod_shares_its_node(documents: list[Document]) -> None:

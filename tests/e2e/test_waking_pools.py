@@ -173,14 +173,18 @@ async def test_a_gateway_that_stops_tells_those_that_it_holds() -> None:
         assert reply.headers["retry-after"]
 
 
-async def test_a_policy_with_another_model_for_an_outage_takes_that() -> None:
-    policy = {
-        "models": [{**MODEL, "fallback": [{"to": "spare"}]}, {"name": "spare", "pool": "chat"}],
-    }
-    async with asleep(policy=policy) as (running, _), running.client() as client:
-        reply = await client.post("/v1/chat/completions", json=chat())
-        assert reply.status_code == 503
-        assert held(running) == 1
+async def test_a_policy_with_another_model_for_an_outage_takes_that_and_wakes_the_pool() -> None:
+    policy = {"models": [{**MODEL, "fallback": [{"to": "spare"}]}, {"name": "spare", "pool": "spare"}]}
+    async with SimEngine(SimSettings(models=("spare",), speed=2000)) as engine:
+        pools = [
+            {"name": "chat", "model": "sim", "dialect": "vllm", "backends": [], "scale": {"min": 0, "to_zero": {}}},
+            {"name": "spare", "model": "spare", "dialect": "vllm", "backends": [{"id": "s1", "url": engine.url}]},
+        ]
+        async with asleep(policy=policy, pools=pools) as (running, _), running.client() as client:
+            reply = await client.post("/v1/chat/completions", json=chat(max_tokens=4))
+            assert (reply.status_code, reply.json()["model"]) == (200, "spare")
+            assert len(engine.received) == 1
+            assert {state.pool: state.held for state in running.deps.queues.states()}["chat"] == 1, "the pool is asked to wake"
 
 
 async def test_a_pool_that_may_not_sleep_refuses_at_once() -> None:
