@@ -130,6 +130,14 @@ class TimeLimit:
             self.pytest_timeout_set_timer(item, types.SimpleNamespace(timeout=self._timeout_s))
         return (yield)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Generator[None, object, object]:
+        """Stop the timer of a test that it has ended: the next alarm would come while its report is made, and end the run. The end of the
+        test starts it anew."""
+        if self._limit_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return (yield)
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, sched: Any) -> None:
         """Have the process that replaces one that ended run what that one did not come to: pytest-xdist gives it all files of the other
