@@ -139,7 +139,9 @@ def profile_engine(
     size = step_tokens or (STEP_TOKENS if named is None else named.pool.step_tokens)
     prices = [usd_per_hour[min(place, len(usd_per_hour) - 1)] if usd_per_hour else None for place in range(len(targets))]
     if compare is not None and _is_url(compare):
-        _target(compare, compare, asking[1])  # before minutes go by with the first one
+        with _running(compare, asking[1], sets) as second:  # before minutes go by with the first one
+            if not force:
+                _need_idle(second, gateway)
     profiles = []
     for place, (name, price) in enumerate(zip(targets, prices, strict=True)):
         with _running(name, asking[place], sets) as target:

@@ -82,6 +82,7 @@ async def test_an_engine_with_requests_is_left_alone_unless_forced() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
+        (("http://127.0.0.1:1", "--compare", "vllm-9b"), 2, "'vllm-9b' is no address of an engine"),
         (("nonsense",), 2, "no address of an engine"),
         (("http://127.0.0.1:1",), 1, "127.0.0.1:1"),
         (("http://127.0.0.1:1", "--dialect", "x"), 2, "--dialect 'x' is unknown"),
