@@ -67,7 +67,7 @@ class PickerServer:
         self._draining = False
         self._under_way: dict[asyncio.Task[Any], PickingStream] = {}
         self._reading: set[asyncio.Task[Any]] = set()
-        """Those under way that wait for a message."""
+        """The streams under way that wait for a message."""
         self._let_go = False
         self._warned: set[str] = set()
         self._server: Any = None

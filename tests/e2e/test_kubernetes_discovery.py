@@ -88,6 +88,24 @@ async def test_an_api_server_that_is_away_leaves_the_last_answer_in_force() -> N
                 assert api.lists == 1
 
 
+@pytest.mark.parametrize("crossing_s", [0.0, 0.5])
+async def test_requests_stay_in_the_gateways_zone_where_leaving_it_has_a_price(crossing_s: float) -> None:
+    """The zones come from the slices; prompts have nothing in common."""
+    routing = {"policy": "predicted_latency", "crossing_s": crossing_s}
+    policies = ({"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "routing": routing},)
+    async with SimEngine(SIM) as near, SimEngine(SIM) as far:
+        pieces = [labelled(name, endpoint("127.0.0.1", zone=name), ports=ports(engine)) for name, engine in (("z1", near), ("z2", far))]
+        async with kubernetes_api(*pieces) as api:
+            async with gateway(**site(api, routing={"region": "z1"}), policies=policies) as running, running.client() as client:
+                for engine in (near, far):
+                    await until_is(running, name_of(engine), Availability.UP)
+                for number in range(12):
+                    body = chat(max_tokens=1, messages=[{"role": "user", "content": f"{number} " * 200}])
+                    assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        assert near.counters.finished + far.counters.finished == 12
+        assert (far.counters.finished == 0) is (crossing_s > 0), "without a price both zones are alike"
+
+
 @pytest.mark.parametrize(("named", "labels"), [("pods", {}), ("llm_inference_service", None)])
 async def test_pods_that_change_under_load_move_the_fleet_and_cut_no_stream(named: str, labels: dict[str, str] | None) -> None:
     kserve = {"app.kubernetes.io__name": "llama", "app.kubernetes.io__part-of": "llminferenceservice", "kserve.io__component": "workload"}

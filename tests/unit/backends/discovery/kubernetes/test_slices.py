@@ -67,6 +67,13 @@ def test_an_endpoint_in_two_slices_or_of_two_families_is_one_backend() -> None:
     assert found[1].url == "http://[fd00::6]:8000"
 
 
+def test_more_endpoints_than_a_source_may_have_are_an_error_and_none_is_left_out() -> None:
+    many = [endpoint(f"10.0.{number // 256}.{number % 256}") for number in range(1001)]
+    assert len(members_of(slices(labelled("a", *many[:1000])), QUERY)) == 1000
+    with pytest.raises(SourceError, match=r"the endpoints of \S+ are 1001 backends, and a pool has at most 1000 of one source"):
+        members_of(slices(labelled("a", *many[:600]), labelled("b", *many[600:])), QUERY)
+
+
 def test_the_port_is_found_by_number_name_or_as_the_only_one() -> None:
     two = [
         {"name": "http", "port": 8000},

@@ -3,6 +3,7 @@
 import random
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -85,6 +86,26 @@ async def test_a_server_with_a_new_certificate_of_a_new_ca_is_followed_once_the_
         api.cut()
         assert "cannot be read" in await refused(watched)
         api.put(pod("b", "10.0.0.2"))
+        await watched.advance()
+        assert list(watched.objects) == ["a", "b"]
+        assert api.lists == 1
+        await watched.close()
+
+
+async def test_an_event_that_could_not_be_kept_comes_again_and_is_not_passed_over() -> None:
+    broken = True
+
+    def keep(found: Any) -> Any:
+        if broken and found.metadata.name == "b":
+            raise RuntimeError("no room")
+        return found
+
+    async with kubernetes_api(pod("a", "10.0.0.1")) as api:
+        watched = ObjectWatch(ObjectQuery(PODS, "engines", "app=vllm"), ClusterAccess(api.url), lambda: 0.0, random.Random(1), keep)
+        await watched.advance()
+        api.put(pod("b", "10.0.0.2"))
+        assert "no room" in await refused(watched)
+        broken = False
         await watched.advance()
         assert list(watched.objects) == ["a", "b"]
         assert api.lists == 1
