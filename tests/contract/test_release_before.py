@@ -1,7 +1,11 @@
 """What the release before has left is read by today's code, and both work on the same stores: `tests/fixtures/release-0.1`."""
 
+import asyncio
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +19,15 @@ from domain.usage import Usage
 from tenancy.hold import Admitted
 from tenancy.limits import Limit, LimitWindow, Meter, Window
 from tenancy.stores.sql import SqlDirectory, migrate, open_engine
+from tenancy.stores.sql.opening import known_revisions
 from tenancy.stores.sql.schema import TOKEN_AMOUNTS, usage_event
 from tenancy.stores.valkey import TEXTS, ValkeyCounters
 from tenancy.usage import UsageEvent
 from tenancy.wal_frames import read_frames
 from tests.contract.conftest import database
 from tests.record_release import CHARGED, EVENTS, HOLDS, LIMITS, NOW_S, SETTLED, WANTED, admit_and_settle, group, hold, timed
-from tests.release_before import FOLDER, REVISION
+from tests.release_before import FOLDER, REVISION, code_before
+from tests.timing import HANG_S
 from tests.usage_events import sums_of
 from tests.valkey_server import RedisPyScripts, open_client, valkey_server
 
@@ -193,3 +199,26 @@ async def test_both_versions_of_the_scripts_work_on_one_store(first: str, client
     await other.admit(hold(101))  # ends the hold whose lease is over
     found = await amounts(other)
     assert found[Meter.CONCURRENT_REQUESTS, Window.NOW] == (1, 1)
+
+
+async def test_the_release_before_says_that_it_cannot_use_the_schema_of_today(tmp_path: Path) -> None:
+    """A downgrade: its own code, started on a database that this version has migrated."""
+    code = tmp_path / "code"
+    code.mkdir()
+    code_before(code)
+    url = f"sqlite:///{tmp_path}/truth.db"
+    engine = open_engine(url)
+    await migrate(engine)
+    await engine.dispose()
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "all.yaml").write_text('tenant: "*"\nmodels: [{name: m, pool: chat}]\n')
+    pool = {"name": "chat", "model": "m", "backends": [{"id": "a", "url": "http://127.0.0.1:1"}]}
+    settings = tmp_path / "tidegate.yaml"
+    settings.write_text(json.dumps({"stores": {"sql": url}, "pools": [pool]}))
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(settings), "--rehearse"]
+    environment = {**os.environ, "PYTHONPATH": str(code)}
+    started = await asyncio.to_thread(
+        subprocess.run, command, cwd=code, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+    assert started.returncode == 1
+    assert f"the schema has revision '{known_revisions()[-1]}', which this version does not know; use the version" in started.stderr
