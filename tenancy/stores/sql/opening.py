@@ -42,6 +42,20 @@ class StoreAway(StoreError):
     """The database cannot be reached now."""
 
 
+class RollingBack(sqlite3.Connection):
+    """A connection of sqlite3 whose transaction ends with it.
+
+    SQLite keeps a closed connection, its transaction and its write lock for as long as a cursor of it lives ("zombie", sqlite3_close_v2).
+    A task that is cancelled leaves cursors to the garbage collector, and until it ran every other writer found the database locked.
+    """
+
+    def close(self) -> None:
+        """Roll back what is not committed, and close."""
+        with contextlib.suppress(sqlite3.Error):  # closed already, or a file that fails: closing says so itself
+            self.rollback()
+        super().close()
+
+
 class SqliteConnection(aiosqlite.Connection):
     """A connection of aiosqlite whose `close` ends, however often the connection was stopped.
 
@@ -54,7 +68,7 @@ class SqliteConnection(aiosqlite.Connection):
     """
 
     def __init__(self, database: str, **options: Any) -> None:
-        super().__init__(partial(sqlite3.connect, database, **options), iter_chunk_size=64)
+        super().__init__(partial(sqlite3.connect, database, factory=RollingBack, **options), iter_chunk_size=64)
         self._thread.daemon = True  # a process whose loop is gone ends without it
         self._stopped = False
 
