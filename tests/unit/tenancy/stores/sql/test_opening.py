@@ -35,7 +35,8 @@ async def test_a_closed_connection_leaves_the_database_to_others_though_a_cursor
     tmp_path: Path, end: Callable[[SqliteConnection], "asyncio.Future[object]"]
 ) -> None:
     file = str(tmp_path / "t.db")
-    connection = await SqliteConnection(file, isolation_level=None)
+    connection = SqliteConnection(file, isolation_level=None)
+    await connection
     await connection.execute("PRAGMA journal_mode=WAL")
     await connection.execute("CREATE TABLE t (n INTEGER)")
     kept = await connection.execute("BEGIN IMMEDIATE")
@@ -46,7 +47,7 @@ async def test_a_closed_connection_leaves_the_database_to_others_though_a_cursor
     async with aiosqlite.connect(file, timeout=0.0) as other:
         await other.execute("INSERT INTO t VALUES (3)")
         await other.commit()
-        assert await (await other.execute("SELECT n FROM t")).fetchall() == [(3,)]
+        assert list(await (await other.execute("SELECT n FROM t")).fetchall()) == [(3,)]
     del kept, half_read
 
 
