@@ -4,7 +4,7 @@ Values only. Every source (settings, a file, DNS, Kubernetes, the admin API's re
 need not know which source it was.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -132,6 +132,10 @@ class SourceState(msgspec.Struct, frozen=True):
     """Why the source cannot be read now; empty when it can."""
     age_s: float | None = None
     """Age of the last good answer, seconds; None before the first."""
+    left_out: int = 0
+    """Engines that were found and are not of the pool, by their labels."""
+    labels: tuple[str, ...] = ()
+    """What these labels are, the most frequent first; at most five."""
 
 
 class SourceError(Exception):
@@ -177,6 +181,16 @@ class ConnectedSource(Protocol):
 
     async def close(self) -> None:
         """Close the connection."""
+        ...
+
+
+@runtime_checkable
+class SelectiveSource(Protocol):
+    """A source that leaves out engines which it finds, by their labels."""
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Their numbers by reason, as of the last read."""
         ...
 
 

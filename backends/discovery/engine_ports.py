@@ -5,13 +5,13 @@ engines on one address, as data-parallel ranks are, the second in the order of A
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from domain.membership import ConnectedSource, EnginePorts, KvEvents, LoadPush, Member, MemberSource, Owner
+from domain.membership import ConnectedSource, EnginePorts, KvEvents, LoadPush, Member, MemberSource, Owner, SelectiveSource
 
 LAST_PORT: Final = 65_535
 
@@ -42,6 +42,10 @@ class PortedSource:
     @property
     def keep_s(self) -> float:
         return self._source.keep_s
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        return self._source.left_out if isinstance(self._source, SelectiveSource) else {}
 
     async def read(self) -> Sequence[Member]:
         return with_ports(await self._source.read(), self._ports)

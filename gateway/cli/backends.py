@@ -15,7 +15,7 @@ from gateway.placement.backend_state import BackendState
 
 backend_app = CommandGroup("Backends of a running gateway.")
 
-COLUMNS: Final = ("backend", "pool", "state", "source", "in_flight", "limit", "running", "waiting", "kv", "blocks", "age")
+COLUMNS: Final = ("backend", "pool", "revision", "state", "source", "in_flight", "limit", "running", "waiting", "kv", "blocks", "age")
 BackendId = Annotated[str, typer.Argument(metavar="BACKEND", help="The backend's id.")]
 
 
@@ -31,7 +31,12 @@ def list_backends(gateway: GatewayOptions, output: OutputOptions) -> None:
     body = gateway.public().get("/backends")
     listing = _listing(body)
     rows = list(map(_row, listing.backends))
-    output.show(rows, COLUMNS, msgspec.Raw(body), expendable=("source", "in_flight", "limit", "age", "blocks", "waiting", "running", "kv"))
+    output.show(
+        rows,
+        COLUMNS,
+        msgspec.Raw(body),
+        expendable=("revision", "source", "in_flight", "limit", "age", "blocks", "waiting", "running", "kv"),
+    )
     if output.for_scripts:
         return
     for backend in listing.backends:
@@ -44,6 +49,10 @@ def list_backends(gateway: GatewayOptions, output: OutputOptions) -> None:
                 f"its last answer, {source.members} backends, stays in force" if source.members else "it has given no backend yet"
             )
             err.print(f"{source.name} of pool {source.pool or 'any'}: {source.trouble}; {kept_members}", markup=False, soft_wrap=True)
+        if source.left_out:
+            labels = "; ".join(source.labels)
+            found = f"{source.left_out} engines left out by their labels ({labels})"
+            err.print(f"{source.name} of pool {source.pool}: {found}", markup=False, soft_wrap=True)
     for clash in listing.clashes:
         err.print(clash, markup=False, soft_wrap=True)
 
@@ -111,6 +120,7 @@ def _row(backend: BackendState) -> dict[str, Any]:
     return {
         "backend": backend.backend,
         "pool": backend.pool,
+        "revision": backend.revision,
         "state": state + (f", breaker {backend.breaker.replace('_', ' ')}" if backend.breaker else ""),
         "source": backend.source,
         "in_flight": backend.in_flight,

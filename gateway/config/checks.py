@@ -86,6 +86,7 @@ ENGINE_TLS: Final = ("ca", "certificate", "private_key")
 """The keys of `pools[].tls`, in the order of `TlsFiles`."""
 
 _PASSWORD: Final = re.compile(r"^[^:/]+://[^/@]*?:([^@/]*)@|[?&]password=([^&]*)")
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
 
 
@@ -335,6 +336,7 @@ def _fleet(written: RawSettings) -> Iterator[Problem]:
         yield from _loras(written, i)
         yield from _priority(written, i)
         yield from _efforts(written, i)
+        yield from _revision_label(written, i)
         for scale in (("scale",), *(("scale_roles", role) for role in get_args(Role))):
             if written.value("pools", i, *scale, "predict") is not None and not written.text("console", "prometheus_url"):
                 yield located.problem(("pools", i, *scale, "predict"), "needs past days from Prometheus", "set console.prometheus_url")
@@ -352,6 +354,16 @@ def _priority(written: RawSettings, pool: int) -> Iterator[Problem]:
         able = ", ".join(name for name, candidate in DIALECTS.items() if candidate.priority is not None)
         message = f"engines of dialect {dialect.name} have no priorities"
         yield written.located.problem(("pools", pool, "engine_priority"), message, f"remove it; these have: {able}")
+
+
+def _revision_label(written: RawSettings, pool: int) -> Iterator[Problem]:
+    """Refuses a revision that no label can say, where engines must have it as their label."""
+    labels: Path_ = ("pools", pool, "discover", "kubernetes", "labels", "revision")
+    revision = written.text("pools", pool, "revision") or "1"
+    if written.value(*labels) is True and not _LABEL_VALUE.fullmatch(revision):
+        message = f"no label of Kubernetes can say revision {revision!r}"
+        hint = "give the pool a revision of at most 63 letters, digits and inner '.', '_', '-', or remove it"
+        yield written.located.problem(labels, message, hint)
 
 
 def _efforts(written: RawSettings, pool: int) -> Iterator[Problem]:

@@ -38,9 +38,28 @@ def _checked_selector(text: str) -> str:
     return text
 
 
+LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
 KubernetesName = Annotated[str, StringConstraints(min_length=1, max_length=63), AfterValidator(_checked_label)]
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253), AfterValidator(_checked_name)]
 PortNumber = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class PodLabelSettings(Strict):
+    """Labels that a pod must have to be a backend of the pool, where a Service or a selector is shared by several pools."""
+
+    pool: LabelValue | None = Field(
+        default=None, description="What the label `tidegate/pool` must say; null: pods of every value, and without the label."
+    )
+    revision: bool = Field(
+        default=False,
+        description="Whether the label `tidegate/revision` must say the pool's `revision`. False: pods without the label are backends too.",
+    )
+
+    @model_validator(mode="after")
+    def _some(self) -> "PodLabelSettings":
+        if self.pool is None and not self.revision:
+            raise ValueError("asks for no label; write pool: name, revision: true or both, or remove it")
+        return self
 
 
 class KubernetesSettings(Strict):
@@ -63,6 +82,11 @@ class KubernetesSettings(Strict):
     namespace: KubernetesName | None = Field(default=None, description="Namespace of what is named above; null: the gateway's own.")
     port: PortNumber | KubernetesName | None = Field(
         default=None, description="Number or name of the engines' port; null where the slices or pods have a single one."
+    )
+    labels: PodLabelSettings | None = Field(
+        default=None,
+        description="Labels that a pod must have; with `service` or `selector` the pods behind the endpoints are read too. Null: none, but "
+        "a label `tidegate/revision` that names another revision than the pool's leaves the engine out.",
     )
     role: Role = Field(
         default="both",

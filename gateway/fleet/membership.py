@@ -5,6 +5,7 @@ A source that cannot be read changes nothing: its last answer stays in use, the 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -14,7 +15,7 @@ import msgspec
 import structlog
 
 from domain.clock import Clock
-from domain.membership import ConnectedSource, Member, MemberSource, Owner, SourceError, SourceState, merged
+from domain.membership import ConnectedSource, Member, MemberSource, Owner, SelectiveSource, SourceError, SourceState, merged
 from gateway.fleet.loops import Loops
 from gateway.fleet.roster import Roster
 from gateway.fleet.sources import LastGood, OrdersUnreadable
@@ -33,10 +34,14 @@ KEEP_AGAIN_S: Final = 30.0
 """How often an unchanged answer is saved anew, so that later workers see its true age."""
 
 
+MAX_LABELS_SHOWN: Final = 5
+"""Labels of engines that are left out, in the log and in a source's state."""
+
+
 class _Answer:
     """The last answer of one source."""
 
-    __slots__ = ("at", "members", "saved_at", "trouble")
+    __slots__ = ("at", "left_out", "members", "saved_at", "trouble")
 
     def __init__(self) -> None:
         self.members: Sequence[Member] = ()
@@ -44,6 +49,8 @@ class _Answer:
         """When the source was read last; None before the first success."""
         self.trouble = ""
         """Why the source cannot be read; empty while it can."""
+        self.left_out: Counter[str] = Counter()
+        """How many engines the source leaves out, by the labels that are the reason."""
         self.saved_at: float | None = None
         """When the answer was saved for later workers."""
 
@@ -147,6 +154,8 @@ class Membership:
         answer.members = members
         answer.at = self._clock()
         answer.trouble = ""
+        if isinstance(source, SelectiveSource):
+            _tell_left_out(source, answer, source.left_out)
         self._save(source, answer, changed=changed)
         return changed
 
@@ -193,9 +202,25 @@ class Membership:
         """The state of every source: its members, its trouble, and the age of its answer."""
         now = self._clock()
         return tuple(
-            SourceState(s.name, s.pool, s.owner, len(a.members), a.trouble, None if a.at is None else now - a.at)
+            SourceState(
+                s.name,
+                s.pool,
+                s.owner,
+                len(a.members),
+                a.trouble,
+                None if a.at is None else now - a.at,
+                a.left_out.total(),
+                tuple(why for why, _ in a.left_out.most_common(MAX_LABELS_SHOWN)),
+            )
             for s, a in zip(self._sources, self._answers, strict=True)
         )
+
+
+def _tell_left_out(source: MemberSource, answer: _Answer, left_out: Mapping[str, int]) -> None:
+    """Keeps what the source leaves out, and logs labels that are new among it."""
+    before, answer.left_out = answer.left_out, Counter(left_out)
+    if new := sorted(answer.left_out.keys() - before.keys())[:MAX_LABELS_SHOWN]:
+        log.info("engines are left out by their labels", source=source.name, pool=source.pool, engines=answer.left_out.total(), labels=new)
 
 
 class StaticSource:

@@ -55,6 +55,7 @@ def state_of(backend: Backend, deps: Deps, fleet: FleetParts | None) -> BackendS
         limit=(limit := deps.pool_states.limits.shown(backend.id)),
         processes=None if limit is None else deps.pool_states.limits.share_of(backend.pool).processes,
         usd_per_hour=member.traits.usd_per_hour if member else 0.0,
+        revision=deps.live.fleet.pools[backend.pool].revision,
         role=backend.role,
     )
 
@@ -112,6 +113,7 @@ def _joined(a: BackendState, b: BackendState) -> BackendState:
         processes=min((state.processes for state in (a, b) if state.processes is not None), default=None),
         push=max((state.push for state in (a, b) if state.push is not None), key=lambda push: push.reason != "", default=None),
         usd_per_hour=max(a.usd_per_hour, b.usd_per_hour),
+        revision=a.revision,
         role=a.role,
     )
 

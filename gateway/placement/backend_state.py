@@ -74,6 +74,8 @@ class BackendState(msgspec.Struct, frozen=True):
 
     usd_per_hour: float = 0.0
     """What an hour of its engine costs, where it has a price of its own; 0: that of its pool."""
+    revision: str = ""
+    """The revision of the model that its pool says it serves."""
     role: Role = "both"
     """Its part in disaggregation: it serves requests whole, computes prompts, or generates."""
 

@@ -118,6 +118,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_connections": ("Open connections of callers.", ()),
     "tidegate_tasks": ("Coroutines begun and not finished: one for each request, and some that always run.", ()),
     "tidegate_backend_up": ("1 when every worker that answers may use the backend, else 0.", ("pool", "backend")),
+    "tidegate_backend_revision": ("1, with the revision that its pool says it serves.", ("pool", "backend", "revision")),
     "tidegate_backend_in_flight_requests": ("Requests of this gateway on the backend.", ("pool", "backend")),
     "tidegate_backend_signals_age_seconds": ("Age of the last reading of what the engine reports.", ("pool", "backend")),
     "tidegate_backend_load_age_seconds": ("Age of what the engine told of its batch and queue, read or pushed.", ("pool", "backend")),
@@ -146,6 +147,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_queue_depth": ("Requests that wait for room on a backend.", ("pool", "class")),
     "tidegate_queue_drain_tokens_per_second": ("How fast what waits is let through, measured while it waits.", ("pool",)),
     "tidegate_discovery_source_up": ("1 when every worker can read the source of backends, else 0.", ("pool", "source")),
+    "tidegate_discovery_left_out": ("Engines that the source finds and leaves out, by their labels.", ("pool", "source")),
     "tidegate_discovery_answer_age_seconds": ("Age of the source's answer in force.", ("pool", "source")),
     **ISSUER_GAUGES,
     "tidegate_discovery_clashes": ("Backends that two sources name, that share a URL, or that are for an unknown pool.", ()),
@@ -314,6 +316,7 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     sources = [((s.pool or NONE, s.owner), s) for s in sources_seen(scrape.workers)]
     yield _gauge("tidegate_discovery_source_up", [(labels, float(not s.trouble)) for labels, s in sources])
     yield _gauge("tidegate_discovery_answer_age_seconds", [(labels, s.age_s) for labels, s in sources if s.age_s is not None])
+    yield _gauge("tidegate_discovery_left_out", [(labels, float(s.left_out)) for labels, s in sources if s.owner == "kubernetes"])
     yield _gauge("tidegate_discovery_clashes", [((), float(len(clashes_seen(scrape.workers))))])
     fullest = max(
         (worker.prefixes for worker in scrape.workers if worker.prefixes is not None), key=lambda prefixes: prefixes.blocks, default=None
@@ -356,6 +359,7 @@ def _queue_gauges(workers: Sequence[WorkerSnapshot]) -> Iterator[Metric]:
 def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
     """The gauges of backends. An unknown value has no sample: a zero would say that the engine is idle."""
     yield _gauge("tidegate_backend_up", [((b.pool, b.backend), float(b.up)) for b in fleet])
+    yield _gauge("tidegate_backend_revision", [((b.pool, b.backend, b.revision), 1.0) for b in fleet if b.revision])
     yield _gauge("tidegate_backend_in_flight_requests", [((b.pool, b.backend), float(b.in_flight)) for b in fleet])
     read = [((b.pool, b.backend), b.signals, b.signals_age_s or 0.0) for b in fleet if b.signals is not None]
     yield _gauge("tidegate_backend_signals_age_seconds", [(labels, age_s) for labels, _, age_s in read])

@@ -22,7 +22,7 @@ from backends.discovery.engine_ports import PortedSource
 from backends.discovery.kubernetes.inference_pool import InferencePoolSource
 from backends.discovery.kubernetes.pods import KSERVE_PORT, PodQuery, PodSource, kserve_host, kserve_selector
 from backends.discovery.kubernetes.slices import SliceQuery, SliceSource
-from backends.discovery.kubernetes.watch import ClusterAccess
+from backends.discovery.kubernetes.watch import ClusterAccess, LabelRule
 from backends.discovery.probe import Prober, poll
 from backends.fetch import FetchError, fetch
 from backends.load_reports import Decode
@@ -32,7 +32,7 @@ from backends.reach import Reach, networks_of
 from backends.signals import Signals
 from domain.clock import Clock
 from domain.membership import FOUND, Member, MemberSource
-from gateway.config.discover import DiscoverSettings, KubernetesSettings
+from gateway.config.discover import DiscoverSettings, KubernetesSettings, PodLabelSettings
 from gateway.config.load import PoolSettings, Settings
 from gateway.config.secrets import read_reference
 from gateway.config.trust import TlsFiles
@@ -220,13 +220,15 @@ def _of_kubernetes(settings: Settings, pool: PoolSettings, written: KubernetesSe
     namespace = written.namespace or _text_of(SERVICE_ACCOUNT / "namespace") or "default"
     scheme, grace_s = pool.discover.scheme, settings.drain.grace_s
     access = cluster_access(written, settings.base_dir, os.environ)
+    labels = written.labels or PodLabelSettings.model_construct()
+    rule = LabelRule(pool.revision, labels.pool or "", labels.revision)
     if written.service is not None or written.selector is not None:
         slices = SliceQuery(
-            pool.name, namespace, written.service or "", written.selector or "", written.port, scheme, written.role, grace_s
+            pool.name, namespace, written.service or "", written.selector or "", written.port, scheme, written.role, grace_s, rule
         )
         return SliceSource(slices, access, deps.clock, deps.rng)
     ports = () if written.port is None else (written.port,)
-    pods = PodQuery(pool.name, namespace, written.pods or "", ports, scheme, role=written.role, grace_s=grace_s)
+    pods = PodQuery(pool.name, namespace, written.pods or "", ports, scheme, role=written.role, grace_s=grace_s, rule=rule)
     if written.inference_pool is not None:
         return InferencePoolSource(pods, written.inference_pool, access, deps.clock, deps.rng)
     if (service := written.llm_inference_service) is not None:

@@ -6,14 +6,14 @@ pods are followed by what was known of it last.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, Final
 
 import msgspec
 
 from backends.discovery.kubernetes.pods import PodQuery, PodSource
-from backends.discovery.kubernetes.watch import INFERENCE_POOLS, ClusterAccess, ObjectQuery, ObjectWatch
+from backends.discovery.kubernetes.watch import INFERENCE_POOLS, ClusterAccess, ObjectQuery, ObjectWatch, ended
 from domain.clock import Clock, Rng
 from domain.membership import Member, SourceError
 
@@ -99,6 +99,11 @@ class InferencePoolSource:
             raise trouble
         return before.members()
 
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """A `domain.membership.SelectiveSource`."""
+        return {} if self._pods is None else self._pods.left_out
+
     async def _followed(self) -> PodSource:
         """The source of the pods that the pool selects now; a new one where it selects others than before. Raises SourceError."""
         target = next(iter(self._watch.objects.values()), None)
@@ -114,21 +119,13 @@ class InferencePoolSource:
 
     async def _end_pods(self) -> None:
         step, self._pods_step = self._pods_step, None
-        await _ended(step)
+        await ended(step)
         if self._pods is not None:
             await self._pods.close()
 
     async def close(self) -> None:
         """End what waits for changes, and close the connections."""
         step, self._pool_step = self._pool_step, None
-        await _ended(step)
+        await ended(step)
         await self._watch.close()
         await self._end_pods()
-
-
-async def _ended(step: asyncio.Task[Any] | None) -> None:
-    if step is not None:
-        step.cancel()
-        await asyncio.wait((step,))
-        if not step.cancelled():
-            step.exception()  # an error that came just now is nobody's any more

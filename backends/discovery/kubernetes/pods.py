@@ -4,14 +4,25 @@ A pod takes requests while its condition `Ready` is true. One that has a deletio
 answer: the pool is scaled to zero.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final
 
 import msgspec
 
 from backends.discovery.dns import ResolvedAddresses, member_id
-from backends.discovery.kubernetes.watch import PODS, ROLE_LABEL, ROLES, ClusterAccess, ObjectQuery, ObjectWatch, bounded
+from backends.discovery.kubernetes.watch import (
+    PODS,
+    ROLE_LABEL,
+    ROLES,
+    ClusterAccess,
+    LabelRule,
+    ObjectQuery,
+    ObjectWatch,
+    bounded,
+    labels_of,
+)
 from domain.clock import Clock, Rng
 from domain.membership import Member, Role, SourceError, Traits
 
@@ -48,6 +59,7 @@ class PodQuery(msgspec.Struct, frozen=True):
     """The port of pods that declare none, where `ports` is empty."""
     grace_s: float = 120.0
     """How long requests on a pod that terminates may go on, where the pod itself has that time."""
+    rule: LabelRule = LabelRule()
 
 
 class PodFacts(msgspec.Struct, frozen=True):
@@ -64,6 +76,8 @@ class PodFacts(msgspec.Struct, frozen=True):
     """Name and number of the TCP ports of all containers that have a name."""
     engine_ports: tuple[int, ...]
     """The TCP ports of the container `main`, or without it of all containers."""
+    labels: dict[str, str] = {}
+    """Those of `labels_of`."""
 
 
 def kserve_selector(service: str) -> str:
@@ -94,6 +108,7 @@ def facts_of(pod: Any) -> PodFacts:
         labels.get(ZONE_LABEL) or "",
         tuple((port.name, port.containerPort) for port in _tcp_ports(containers) if port.name),
         tuple(port.containerPort for port in _tcp_ports(engines)),
+        labels_of(pod),
     )
 
 
@@ -112,6 +127,8 @@ class PodSource:
         self.name = f"Kubernetes {shown}"
         self.pool = query.pool
         self.query = query
+        self.left_out: Mapping[str, int] = {}
+        """A `domain.membership.SelectiveSource`."""
         self._watch = ObjectWatch(ObjectQuery(PODS, query.namespace, query.selector), access, clock, rng, facts_of)
 
     @property
@@ -131,11 +148,19 @@ class PodSource:
 
     def members(self) -> Sequence[Member]:
         """The members by what is known now. Raises SourceError where pods are there and none has the port."""
-        return members_of(self._watch.objects, self.query)
+        taken, self.left_out = taken_of(self._watch.objects, self.query.rule)
+        return members_of(taken, self.query)
 
     async def close(self) -> None:
         """Close the connections; the next read opens them again, and goes on from the version seen last."""
         await self._watch.close()
+
+
+def taken_of(pods: dict[str, PodFacts], rule: LabelRule) -> tuple[dict[str, PodFacts], Counter[str]]:
+    """The pods that the rule takes, and how many usable ones it leaves out, by reason."""
+    why = {name: rule.refusal(facts.labels) for name, facts in pods.items()}
+    left_out = Counter(why[name] for name, facts in pods.items() if why[name] and facts.address and (facts.ready or facts.leaving))
+    return {name: facts for name, facts in pods.items() if not why[name]}, left_out
 
 
 def members_of(pods: dict[str, PodFacts], query: PodQuery) -> list[Member]:

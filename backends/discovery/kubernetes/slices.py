@@ -1,16 +1,35 @@
 """Backends that Kubernetes names in EndpointSlices (discovery.k8s.io/v1).
 
 A source that has no slice at all has no answer: the Service is missing, or its name is wrong. A Service without pods has an empty slice.
+
+Slices have the labels of their Service, and none of the pods behind their endpoints. Where the labels of pods choose, the pods that have
+them are watched too, and an endpoint is a backend while its pod is among them.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final
 
 import msgspec
 
 from backends.discovery.dns import ResolvedAddresses, member_id
-from backends.discovery.kubernetes.watch import ROLE_LABEL, ROLES, SLICES, ClusterAccess, ObjectQuery, ObjectWatch, bounded
+from backends.discovery.kubernetes.watch import (
+    PODS,
+    ROLE_LABEL,
+    ROLES,
+    SLICES,
+    ClusterAccess,
+    LabelRule,
+    ObjectKind,
+    ObjectQuery,
+    ObjectWatch,
+    bounded,
+    ended,
+    labels_of,
+    whole,
+)
 from domain.clock import Clock, Rng
 from domain.membership import Member, Role, SourceError, Traits
 
@@ -31,6 +50,8 @@ class SliceQuery(msgspec.Struct, frozen=True):
     role: Role = "both"
     grace_s: float = 120.0
     """How long requests on an endpoint that terminates may go on."""
+    rule: LabelRule = LabelRule()
+    """With a selector of its own, for the labels of pods."""
 
     @property
     def labels(self) -> str:
@@ -54,37 +75,79 @@ class SliceSource:
         self.name = f"Kubernetes {query.shown}"
         self.pool = query.pool
         self._query = query
-        self._watch = ObjectWatch(ObjectQuery(SLICES, query.namespace, query.labels), access, clock, rng)
+        self.left_out: Mapping[str, int] = {}
+        """A `domain.membership.SelectiveSource`."""
+
+        def watch(kind: ObjectKind, labels: str, keep: Callable[[Any], Any]) -> ObjectWatch:
+            return ObjectWatch(ObjectQuery(kind, query.namespace, labels), access, clock, rng, keep)
+
+        self._slices = watch(SLICES, query.labels, whole)
+        self._pods = watch(PODS, query.rule.selector, labels_of) if query.rule.selector else None
+        self._steps: dict[ObjectWatch, asyncio.Task[None]] = {}
 
     @property
     def every_s(self) -> float:
         """The pause before the next read."""
-        return self._watch.every_s
+        return self._slices.every_s if self._pods is None else max(self._slices.every_s, self._pods.every_s)
 
     async def read(self) -> Sequence[Member]:
         """List, or wait for the next change: up to a minute. Raises SourceError."""
-        await self._watch.advance()
-        slices = self._watch.objects
+        if self._pods is None:
+            await self._slices.advance()
+        else:
+            await self._advance_any((self._slices, self._pods))
+        slices = self._slices.objects
         if not slices:
             raise SourceError(f"there is no EndpointSlice of {self._query.shown}; create the Service, or mend discover.kubernetes")
-        return members_of(slices.values(), self._query)
+        pods = None if self._pods is None else self._pods.objects
+        left_out: Counter[str] = Counter()
+        members = members_of(slices.values(), self._query, pods, left_out)
+        self.left_out = left_out
+        return members
+
+    async def _advance_any(self, watches: Sequence[ObjectWatch]) -> None:
+        """List what is not listed; else wait for the next change of any. An error is raised where nothing else has changed."""
+        steps = self._steps
+        if new := [watch for watch in watches if not watch.listed and watch not in steps]:
+            for watch in new:
+                await watch.advance()
+            return
+        for watch in watches:
+            if watch not in steps:
+                steps[watch] = asyncio.create_task(watch.advance())
+        done, _ = await asyncio.wait(steps.values(), return_when=asyncio.FIRST_COMPLETED)
+        self._steps = {watch: step for watch, step in steps.items() if step not in done}
+        troubles = [error for step in done if (error := step.exception()) is not None]
+        if len(troubles) == len(done):
+            raise troubles[0]
 
     async def close(self) -> None:
         """Close the connections; the next read opens them again, and goes on from the version seen last."""
-        await self._watch.close()
+        steps, self._steps = self._steps, {}
+        for step in steps.values():
+            await ended(step)
+        for watch in filter(None, (self._slices, self._pods)):
+            await watch.close()
 
 
-def members_of(slices: Iterable[Any], query: SliceQuery) -> list[Member]:
+def members_of(
+    slices: Iterable[Any], query: SliceQuery, pods: Mapping[str, Mapping[str, str]] | None = None, left_out: Counter[str] | None = None
+) -> list[Member]:
     """The backends that slices name: ready endpoints, and drained ones that terminate; by address.
 
     An endpoint may stand in two slices while the control plane moves it, and a pod has one for each address family: it is one backend,
     by its IPv4 address where it has one. It terminates when one of them says so.
+
+    Args:
+        pods: the labels of the pods that have those of the rule, by name; None where the labels of slices are enough.
+        left_out: counts the endpoints that the rule leaves out, by reason.
     """
     found: dict[tuple[str, int], Member] = {}
+    refused: dict[tuple[str, int], str] = {}
     for piece in sorted(slices, key=lambda each: (each.addressType, each.metadata.name)):
         if piece.addressType not in ("IPv4", "IPv6") or (port := port_of(piece, query.port)) is None:
             continue
-        role = ROLES.get((piece.metadata.labels or {}).get(ROLE_LABEL, ""), query.role)
+        shown = labels_of(piece)
         for endpoint in piece.endpoints or ():
             said = endpoint.conditions
             ready = said is None or said.ready is not False
@@ -93,10 +156,26 @@ def members_of(slices: Iterable[Any], query: SliceQuery) -> list[Member]:
                 continue
             address = endpoint.addresses[0]
             key = (endpoint.targetRef.uid if endpoint.targetRef is not None else None) or address, port
+            labels = _labels(endpoint, shown, pods)
+            if why := f"not {query.rule.selector}" if labels is None else query.rule.refusal(labels):
+                refused[key] = why
+                continue
+            role = ROLES.get((labels or {}).get(ROLE_LABEL, ""), query.role)
             member = found.setdefault(key, _member(query, address, port, role, endpoint.zone or ""))
             if leaving:
                 found[key] = msgspec.structs.replace(member, drain_grace_s=query.grace_s)
+    if left_out is not None:
+        left_out.update(why for key, why in refused.items() if key not in found)
     return bounded(sorted(found.values(), key=lambda member: member.id), f"the endpoints of {query.shown}")
+
+
+def _labels(endpoint: Any, of_slice: dict[str, str], pods: Mapping[str, Mapping[str, str]] | None) -> Mapping[str, str] | None:
+    """The labels that count for an endpoint; None where its pod is none of `pods`."""
+    target = endpoint.targetRef
+    if pods is None or target is None or target.kind != "Pod":
+        return of_slice
+    of_pod = pods.get(target.name)
+    return None if of_pod is None else {**of_slice, **of_pod}
 
 
 def port_of(piece: Any, wanted: int | str | None) -> int | None:

@@ -8,7 +8,7 @@ lightkube, an extra, is imported at the first step: it costs a worker 23 MB (dec
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -34,6 +34,9 @@ ASK_WITHIN_S: Final = 5.0
 PAGE: Final = 500
 """Objects asked for at once."""
 
+MAX_LABEL: Final = 63
+"""Characters of a label's value."""
+
 MAX_OBJECTS: Final = 2000
 MAX_MEMBERS: Final = 1000
 """Every worker polls each of them (as `domain.membership.MAX_REGISTERED`)."""
@@ -48,6 +51,8 @@ LONG_AWAY_S: Final = 300.0
 """After how long without the API server the log warns again."""
 
 ROLE_LABEL: Final = "tidegate/role"
+POOL_LABEL: Final = "tidegate/pool"
+REVISION_LABEL: Final = "tidegate/revision"
 ROLES: Final[dict[str, Role]] = {"both": "both", "prefill": "prefill", "decode": "decode"}
 
 
@@ -86,6 +91,37 @@ class ObjectQuery(msgspec.Struct, frozen=True):
     """A label selector."""
     fields: str = ""
     """A field selector."""
+
+
+class LabelRule(msgspec.Struct, frozen=True):
+    """Which labels a pod or a slice must have for its engine to be a backend of the pool."""
+
+    revision: str = ""
+    """The pool's revision: a label that names another one leaves the engine out. Empty for any."""
+    pool: str = ""
+    """The value that the label `tidegate/pool` must have; empty for any, and for no such label."""
+    labelled: bool = False
+    """Whether an engine without the label `tidegate/revision` is left out too."""
+
+    @property
+    def selector(self) -> str:
+        """The label selector of the pods that have what must be there."""
+        wanted = ((POOL_LABEL, self.pool), (REVISION_LABEL, self.revision if self.labelled else ""))
+        return ",".join(f"{label}={value}" for label, value in wanted if value)
+
+    def refusal(self, labels: Mapping[str, str]) -> str:
+        """Why an engine with these labels is left out; empty when it is taken."""
+        for label, wanted, needed in ((POOL_LABEL, self.pool, True), (REVISION_LABEL, self.revision, self.labelled)):
+            said = labels.get(label) or ""
+            if wanted and said != wanted and (said or needed):
+                return f"{label} {said[:MAX_LABEL]}" if said else f"no {label}"
+        return ""
+
+
+def labels_of(found: Any) -> dict[str, str]:
+    """The labels of an object that discovery needs."""
+    labels = found.metadata.labels or {}
+    return {label: labels[label] for label in (ROLE_LABEL, POOL_LABEL, REVISION_LABEL) if label in labels}
 
 
 def bounded(members: list[Member], what: str) -> list[Member]:
@@ -343,3 +379,12 @@ def why(error: Exception, query: ObjectQuery, access: ClusterAccess) -> str:
     if isinstance(error, msgspec.DecodeError):
         return f"{access.server} sends what is no {kind.name} ({error})"
     return f"{access.server} cannot be read ({type(error).__name__}: {error})"[:300]
+
+
+async def ended(step: asyncio.Task[Any] | None) -> None:
+    """Cancel a step that waits for a change, and wait for its end."""
+    if step is not None:
+        step.cancel()
+        await asyncio.wait((step,))
+        if not step.cancelled():
+            step.exception()  # an error that came just now is nobody's any more

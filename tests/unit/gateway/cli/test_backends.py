@@ -10,7 +10,16 @@ from gateway.cli import app
 from tests.command_line import Commands, Result
 
 LIMIT = {"requests": 64.0, "tokens": None, "own": 16.0}
-UP = {"pool": "chat", "backend": "gpu-0", "up": True, "source": "static", "in_flight": 2, "signals_age_s": 0.04, "limit": LIMIT}
+UP = {
+    "pool": "chat",
+    "backend": "gpu-0",
+    "revision": "r2",
+    "up": True,
+    "source": "static",
+    "in_flight": 2,
+    "signals_age_s": 0.04,
+    "limit": LIMIT,
+}
 SIGNALS = {"read_at": 1.0, "running": 3, "waiting": 0, "kv_usage": 0.416}
 DOWN = {"pool": "chat", "backend": "gpu-1", "up": False, "state": "draining", "source": "registered", "why": "refuses connections"}
 
@@ -47,8 +56,8 @@ def test_what_is_up_and_what_is_down_and_why() -> None:
         assert result.exit_code == 0
         rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│ gpu-" in line]
         assert rows == [
-            ["gpu-0", "chat", "up", "static", "2", "16 of 64", "3", "0", "42%", "", "0.0 s"],
-            ["gpu-1", "chat", "draining", "registered", "0", "", "?", "?", "?", "", "?"],
+            ["gpu-0", "chat", "r2", "up", "static", "2", "16 of 64", "3", "0", "42%", "", "0.0 s"],
+            ["gpu-1", "chat", "", "draining", "registered", "0", "", "?", "?", "?", "", "?"],
         ]
         assert "gpu-1: refuses connections" in result.stdout.splitlines()
         assert json.loads(run("--admin", url, "--json").stdout)["backends"][1] == DOWN
@@ -59,8 +68,16 @@ def test_what_is_unknown_is_a_question_and_no_zero() -> None:
     signals = {"read_at": 1.0, "running": 3, "missing": ["waiting", "kv_usage"]}
     with admin(200, json.dumps({"backends": [{**UP, "signals": signals}]}).encode()) as url:
         row, why = [line for line in run("--admin", url).stdout.splitlines() if "gpu-0" in line]
-    assert [cell.strip() for cell in row.split("│")[7:10]] == ["3", "?", "?"]
+    assert [cell.strip() for cell in row.split("│")[8:11]] == ["3", "?", "?"]
     assert why == "gpu-0: does not report waiting, kv_usage"
+
+
+def test_what_a_source_leaves_out_is_told_with_the_labels() -> None:
+    source = {"name": "Kubernetes engines/chat", "pool": "chat", "owner": "kubernetes", "members": 1}
+    left_out = {"left_out": 3, "labels": ["tidegate/revision r1", "no tidegate/revision"]}
+    with admin(200, json.dumps({"backends": [UP], "sources": [source, source | left_out]}).encode()) as url:
+        said = run("--admin", url).stderr.splitlines()
+    assert said == ["Kubernetes engines/chat of pool chat: 3 engines left out by their labels (tidegate/revision r1; no tidegate/revision)"]
 
 
 @pytest.mark.req("ROUTERS-11")

@@ -155,6 +155,19 @@ def test_engines_without_priorities_cannot_be_told_any(tmp_path):
         assert f"engines of dialect {dialect} have no priorities" in problem and "vllm, sglang" in problem
 
 
+def test_a_revision_that_no_label_can_say_cannot_be_asked_of_labels(tmp_path):
+    def pool(revision, labels="labels: {revision: true}"):
+        return f"pools:\n- {{name: p, {revision}discover: {{kubernetes: {{service: s, {labels}}}}}}}\n"
+
+    for revision in ("", "revision: r2, ", "revision: 2024-06_b.1, "):
+        assert found(pool(revision), tmp_path) == []
+    assert found(pool("revision: 'sha256:ab', ", "labels: {pool: p}"), tmp_path) == []
+    for revision in ("sha256:ab", "r2-", "a" * 64):
+        [problem] = found(pool(f"revision: '{revision}', "), tmp_path)
+        assert f"no label of Kubernetes can say revision {revision!r}" in problem
+        assert "discover.kubernetes.labels.revision" in problem
+
+
 def test_engines_that_take_no_effort_cannot_get_one_for_the_switch(tmp_path):
     def pool(dialect):
         return f"pools:\n- {{name: p, {dialect}thinking_as_effort: {{enabled: medium, disabled: low}}, backends: []}}\n"

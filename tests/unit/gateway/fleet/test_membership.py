@@ -81,6 +81,29 @@ async def test_all_sources_make_one_fleet() -> None:
     assert world.roster.wanted == {"a": A, "b": B}
 
 
+async def test_engines_that_are_left_out_by_their_labels_are_counted_and_told_once() -> None:
+    class Choosing(Source):
+        left_out: Mapping[str, int] = {}
+
+    source = Choosing(B)
+    world = World(source)
+    with capture_logs() as said:
+        for left_out in (
+            {},
+            {"tidegate/revision r1": 2},
+            {"tidegate/revision r1": 3, "no tidegate/revision": 1},
+            {"no tidegate/revision": 1},
+        ):
+            source.left_out = left_out
+            await world.membership.first()
+    assert [(line["labels"], line["engines"]) for line in said] == [(["tidegate/revision r1"], 2), (["no tidegate/revision"], 4)]
+    state = world.membership.states()[1]
+    assert (state.members, state.left_out, state.labels) == (1, 1, ("no tidegate/revision",))
+    source.next = SourceError("away")
+    await world.membership.first()
+    assert world.membership.states()[1].left_out == 1
+
+
 async def test_a_source_that_fails_keeps_its_last_answer_and_says_so_once() -> None:
     source = Source(B)
     world = World(source)

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from backends.kv.blocks import KvState
 from backends.load_reports import PushState
 from backends.signals import Signals
+from domain.membership import SourceState
 from domain.usage import Usage
 from gateway.ledger.bookkeeper import BookingState
 from gateway.ledger.reconcile import LimitsState, ReconcileState
@@ -130,6 +131,16 @@ def test_an_hour_of_a_backend_has_its_own_price_or_that_of_its_pool_or_none() ->
         'tidegate_backend_usd_per_hour{backend="dear",pool="p"} 4.0',
         'tidegate_backend_usd_per_hour{backend="usual",pool="p"} 2.5',
     ]
+
+
+def test_revisions_of_backends_and_what_discovery_leaves_out_are_shown() -> None:
+    fleet = (BackendState("p", "new", True, revision="r2"), BackendState("p", "other", True))
+    sources = (SourceState("Kubernetes engines/p", "p", "kubernetes", 1, left_out=3), SourceState("DNS p", "p", "dns", 1))
+    found = samples(msgspec.structs.replace(worker(0), fleet=fleet, sources=sources))
+    revisions = {labels: value for (name, labels), value in found.items() if name == "tidegate_backend_revision"}
+    assert revisions == {(("backend", "new"), ("pool", "p"), ("revision", "r2")): 1.0}
+    left_out = {labels: value for (name, labels), value in found.items() if name == "tidegate_discovery_left_out"}
+    assert left_out == {(("pool", "p"), ("source", "kubernetes")): 3.0}
 
 
 def test_of_two_processes_at_one_place_the_longer_slice_is_shown() -> None:

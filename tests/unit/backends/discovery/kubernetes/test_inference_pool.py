@@ -6,13 +6,13 @@ import pytest
 
 from backends.discovery.kubernetes.inference_pool import InferencePoolSource, PoolTarget, target_of
 from backends.discovery.kubernetes.pods import PodQuery
-from backends.discovery.kubernetes.watch import ClusterAccess
+from backends.discovery.kubernetes.watch import ClusterAccess, LabelRule
 from domain.membership import SourceError
 from tests.kubernetes_api import KubernetesApi, inference_pool, kubernetes_api, pod, terminating
 
 
-def source_of(api: KubernetesApi) -> InferencePoolSource:
-    query = PodQuery("chat", "engines", "", grace_s=30.0)
+def source_of(api: KubernetesApi, rule: LabelRule | None = None) -> InferencePoolSource:
+    query = PodQuery("chat", "engines", "", grace_s=30.0, rule=rule or LabelRule())
     return InferencePoolSource(query, "llama", ClusterAccess(api.url), lambda: 0.0, random.Random(1))
 
 
@@ -55,6 +55,16 @@ async def test_its_pods_at_its_ports_are_backends_and_its_changes_are_followed()
             ("Pod", None),
             ("Pod", None),
         ]
+        await source.close()
+
+
+async def test_pods_of_another_revision_are_left_out_of_what_the_pool_selects() -> None:
+    pods = [pod(name, f"10.0.0.{number}", tidegate__revision=name) for number, name in enumerate(("r1", "r2"), 1)]
+    async with kubernetes_api(inference_pool("llama"), *pods) as api:
+        source = source_of(api, LabelRule("r2"))
+        assert source.left_out == {}
+        assert await urls(source) == ["10.0.0.2:8000"]
+        assert source.left_out == {"tidegate/revision r1": 1}
         await source.close()
 
 

@@ -2,11 +2,12 @@ import json
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from lightkube.resources.core_v1 import Pod
 
 from backends.discovery.kubernetes.pods import KSERVE_PORT, PodQuery, PodSource, facts_of, kserve_host, kserve_selector, members_of
-from backends.discovery.kubernetes.watch import ClusterAccess
+from backends.discovery.kubernetes.watch import ClusterAccess, LabelRule
 from domain.membership import Member, SourceError
 from tests.kubernetes_api import KubernetesApi, kubernetes_api, pod, terminating
 
@@ -18,8 +19,10 @@ def members(*pieces: dict[str, Any], **query: Any) -> list[Member]:
     return members_of(facts, PodQuery(**{"pool": "chat", "namespace": "engines", "selector": "app=vllm", "grace_s": 30.0} | query))
 
 
-def source_of(api: KubernetesApi) -> PodSource:
-    return PodSource(QUERY, "engines/pods app=vllm", ClusterAccess(api.url), lambda: 0.0, random.Random(1))
+def source_of(api: KubernetesApi, rule: LabelRule = QUERY.rule) -> PodSource:
+    return PodSource(
+        msgspec.structs.replace(QUERY, rule=rule), "engines/pods app=vllm", ClusterAccess(api.url), lambda: 0.0, random.Random(1)
+    )
 
 
 def test_a_pod_is_a_backend_at_the_port_of_its_engine_with_zone_and_role() -> None:
@@ -115,4 +118,32 @@ async def test_a_bookmark_and_a_lost_connection_cost_no_second_list() -> None:
         await source.close()
         with pytest.raises(SourceError, match=r'apiGroups \[""\], resources \["pods"\], verbs \["list", "watch"\]'):
             await source.read()
+        await source.close()
+
+
+@pytest.mark.parametrize(
+    ("rule", "taken", "left_out"),
+    [
+        (LabelRule(), "1234", {}),
+        (LabelRule("r2"), "134", {"tidegate/revision r1": 1}),
+        (LabelRule("r2", labelled=True), "13", {"tidegate/revision r1": 1, "no tidegate/revision": 1}),
+        (LabelRule("r2", "chat"), "14", {"tidegate/revision r1": 1, "tidegate/pool other": 1}),
+        (LabelRule("r1", "other"), "", {"tidegate/pool chat": 3, "tidegate/revision r2": 1}),
+    ],
+)
+async def test_labels_say_which_pods_are_of_the_pool(rule: LabelRule, taken: str, left_out: dict[str, int]) -> None:
+    labels = [("chat", "r2"), ("chat", "r1"), ("other", "r2"), ("chat", "")]
+    pods = [pod(f"p{n}", f"10.0.0.{n}", tidegate__pool=name, tidegate__revision=r) for n, (name, r) in enumerate(labels, 1)]
+    pods.append(pod("p5", "10.0.0.5", ready=False, tidegate__pool="unready"))
+    async with kubernetes_api(*pods) as api:
+        source = source_of(api, rule)
+        assert "".join(member.address[-1] for member in await source.read()) == taken
+        assert source.left_out == left_out
+        await source.close()
+
+
+async def test_pods_that_are_all_left_out_are_an_empty_pool_and_no_error() -> None:
+    async with kubernetes_api(pod("p1", "10.0.0.1", tidegate__revision="r1")) as api:
+        source = source_of(api, LabelRule("r2"))
+        assert await source.read() == []
         await source.close()

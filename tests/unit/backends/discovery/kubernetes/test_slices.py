@@ -1,19 +1,23 @@
+import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 from backends.discovery.kubernetes import watch
 from backends.discovery.kubernetes.slices import SliceQuery, SliceSource, members_of, port_of
-from backends.discovery.kubernetes.watch import ClusterAccess
+from backends.discovery.kubernetes.watch import ClusterAccess, LabelRule
 from domain.membership import Member, SourceError
-from tests.kubernetes_api import KubernetesApi, endpoint, kubernetes_api, labelled, leaving
+from tests.kubernetes_api import KubernetesApi, endpoint, kubernetes_api, labelled, leaving, pod
 
 QUERY = SliceQuery("chat", "engines", service="chat", grace_s=30.0)
+RULE = LabelRule("r2", "chat", labelled=True)
 
 
 def slices(*pieces: dict[str, Any]) -> list[Any]:
@@ -25,9 +29,10 @@ def addresses(members: Sequence[Member]) -> list[str]:
 
 
 class World:
-    def __init__(self, api: KubernetesApi, **access: Any) -> None:
+    def __init__(self, api: KubernetesApi, rule: LabelRule = QUERY.rule, **access: Any) -> None:
         self.now = 0.0
-        self.source = SliceSource(QUERY, ClusterAccess(api.url, **access), lambda: self.now, random.Random(1))
+        query = msgspec.structs.replace(QUERY, rule=rule)
+        self.source = SliceSource(query, ClusterAccess(api.url, **access), lambda: self.now, random.Random(1))
 
     async def refused(self) -> str:
         with pytest.raises(SourceError) as raised:
@@ -228,3 +233,98 @@ async def test_a_missing_client_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(watch, "ObjectApi", missing)
     async with kubernetes_api() as api:
         assert "pip install 'tidegate[kubernetes]'" in await World(api).refused()
+
+
+def ours(name: str, **labels: str) -> dict[str, Any]:
+    return pod(name, "10.0.0.9", **{"tidegate__pool": "chat", "tidegate__revision": "r2"} | labels)
+
+
+async def until_addresses(source: SliceSource, *wanted: str) -> None:
+    for _ in range(20):
+        if addresses(await source.read()) == list(wanted):
+            return
+    raise AssertionError(wanted)
+
+
+def test_a_slice_that_names_another_revision_is_left_out_and_one_that_names_none_is_not() -> None:
+    query = msgspec.structs.replace(QUERY, rule=LabelRule("r2"))
+    pieces = [labelled("a", endpoint("10.0.0.1"), tidegate__revision="r1"), labelled("b", endpoint("10.0.0.2"))]
+    pieces += [labelled("c", endpoint("10.0.0.3"), endpoint("10.0.0.4", ready=False), tidegate__revision="r2")]
+    left_out: Counter[str] = Counter()
+    assert addresses(members_of(slices(*pieces), query, left_out=left_out)) == ["10.0.0.2", "10.0.0.3"]
+    assert left_out == {"tidegate/revision r1": 1}
+
+
+async def test_the_labels_of_pods_choose_among_the_endpoints_of_one_service() -> None:
+    points = [endpoint(f"10.0.0.{number}", uid=f"p{number}") for number in (1, 2, 3)]
+    pods = [ours("p1", tidegate__role="decode"), ours("p2", tidegate__revision="r1"), ours("p3", tidegate__pool="other")]
+    async with kubernetes_api(labelled("a", *points), *pods) as api:
+        source = World(api, RULE).source
+        (member,) = await source.read()
+        assert (member.address, member.role) == ("10.0.0.1", "decode")
+        assert source.left_out == {"not tidegate/pool=chat,tidegate/revision=r2": 2}
+        api.put(ours("p2"))
+        await until_addresses(source, "10.0.0.1", "10.0.0.2")
+        api.put(labelled("a", leaving("10.0.0.1", uid="p1"), *points[1:]))
+        await until_addresses(source, "10.0.0.1", "10.0.0.2")
+        assert [each.drain_grace_s for each in (await read_after(source, api))] == [30.0, None]
+        api.put(ours("p1", tidegate__revision="r1"))
+        await until_addresses(source, "10.0.0.2")
+        assert {asked["kind"]: asked["labelSelector"] for asked in api.asked} == {
+            "EndpointSlice": "kubernetes.io/service-name=chat",
+            "Pod": "tidegate/pool=chat,tidegate/revision=r2",
+        }
+        assert api.lists == 2
+        await source.close()
+
+
+async def read_after(source: SliceSource, api: KubernetesApi) -> Sequence[Member]:
+    api.bookmark()
+    return await source.read()
+
+
+async def test_a_pod_that_is_not_asked_for_its_revision_may_have_none_but_no_other_one() -> None:
+    points = [endpoint(f"10.0.0.{number}", uid=f"p{number}") for number in (1, 2, 3)]
+    pods = [ours("p1"), ours("p2", tidegate__revision="r1"), ours("p3", tidegate__revision="")]
+    async with kubernetes_api(labelled("a", *points, endpoint("10.0.0.4")), *pods) as api:
+        source = World(api, LabelRule("r2", "chat")).source
+        assert addresses(await source.read()) == ["10.0.0.1", "10.0.0.3"]
+        assert source.left_out == {"tidegate/revision r1": 1, "no tidegate/pool": 1}, "an endpoint that is no pod has its slice's labels"
+        await source.close()
+
+
+async def test_pods_that_may_not_be_read_are_told_and_mended() -> None:
+    async with kubernetes_api(labelled("a", endpoint("10.0.0.1", uid="p1")), ours("p1")) as api:
+        api.forbidden_kinds.add("Pod")
+        world = World(api, RULE)
+        assert 'apiGroups [""], resources ["pods"], verbs ["list", "watch"]' in await world.refused()
+        api.forbidden_kinds.clear()
+        assert addresses(await world.source.read()) == ["10.0.0.1"]
+        api.forbidden_kinds.add("Pod")
+        api.cut()
+        said = [await world.refused(), await world.refused()]
+        assert any('resources ["pods"]' in each for each in said)
+        assert world.source.every_s >= 0.5
+        api.put(labelled("a", leaving("10.0.0.1", uid="p1")))
+        grace = None
+        async with asyncio.timeout(5):
+            while grace is None:
+                try:
+                    grace = (await world.source.read())[0].drain_grace_s
+                except SourceError:
+                    await asyncio.sleep(0)
+        assert grace == 30.0, "slices are followed by the labels that were known last"
+        await world.source.close()
+
+
+async def test_changes_of_pods_that_are_gone_are_listed_again_while_slices_are_watched() -> None:
+    async with kubernetes_api(labelled("a", endpoint("10.0.0.1", uid="p1")), ours("p1")) as api:
+        source = World(api, RULE).source
+        await source.read()
+        api.put(ours("p1"))
+        await source.read()
+        api.say_gone()
+        await until_addresses(source, "10.0.0.1")
+        api.delete("p1", "Pod")
+        await until_addresses(source)
+        await source.close()
