@@ -405,7 +405,7 @@ address of an API server have a token of their own.
 {{- $namespace := $k.namespace | default $.Release.Namespace -}}
 {{- $kinds := get $needed $namespace | default list -}}
 {{- if or $k.service $k.selector -}}{{- $kinds = append $kinds "endpointslices" -}}{{- end -}}
-{{- if or $k.pods $k.llm_inference_service $k.inference_pool -}}{{- $kinds = append $kinds "pods" -}}{{- end -}}
+{{- if or $k.labels $k.pods $k.llm_inference_service $k.inference_pool -}}{{- $kinds = append $kinds "pods" -}}{{- end -}}
 {{- if $k.inference_pool -}}{{- $kinds = append $kinds "inferencepools" -}}{{- end -}}
 {{- $_ := set $needed $namespace ($kinds | uniq | sortAlpha) -}}
 {{- end -}}
