@@ -5,7 +5,7 @@ deals them out. What one worker sends, the others hear of as ever (`gateway.plac
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import structlog
 
 from gateway.config.picker import MOST_CONNECTIONS, PickerSettings
 from gateway.picker import messages
+from gateway.picker.certificates import PickerCertificates
 from gateway.picker.stream import HeldBytes, OutOfTurnError, PickingStream, Picks
 
 log = structlog.get_logger("tidegate.picker")
@@ -48,6 +49,9 @@ class PickerServer:
         log_defect: called with an error that is a defect of ours, and the id of its request.
         new_id: makes the id of a request whose proxy gives it none.
         base_dir: where the files of TLS are.
+
+    Raises:
+        CertificateError: a file of TLS cannot be used.
     """
 
     def __init__(
@@ -62,7 +66,8 @@ class PickerServer:
         self._picks = picks
         self._log_defect = log_defect
         self._new_id = new_id
-        self._base_dir = base_dir
+        files = {name: base_dir / file for name, file in settings.tls_files.items()}
+        self._certificates = PickerCertificates(files) if files else None
         self._held = HeldBytes(settings.max_body_bytes, settings.held_bytes)
         self._draining = False
         self._under_way: dict[asyncio.Task[Any], PickingStream] = {}
@@ -78,7 +83,7 @@ class PickerServer:
         return self.settings.bind
 
     async def start(self) -> None:
-        """Listen. Raises OSError: the address is taken, or a file of TLS cannot be read."""
+        """Listen. Raises OSError: the address is taken."""
         settings = self.settings
         server = self._server = grpc.aio.server(
             options=(
@@ -102,21 +107,24 @@ class PickerServer:
             )
         )
         try:
-            if settings.tls is None:
+            if self._certificates is None:
                 server.add_insecure_port(settings.bind)
             else:
-                server.add_secure_port(settings.bind, self._credentials())
+                server.add_secure_port(settings.bind, self._certificates.credentials())
         except RuntimeError as error:
             reason = "the port is taken, or the address is not one of this host"
             raise OSError(f"the endpoint picker {CANNOT_LISTEN} {settings.bind} (picker.bind): {reason} ({error})") from None
         await server.start()
         log.info("endpoint picker listens", address=settings.bind, tenant=settings.tenant, tls=settings.tls is not None)
 
-    def _credentials(self) -> Any:
-        read: Mapping[str, bytes] = {name: (self._base_dir / file).read_bytes() for name, file in self.settings.tls_files.items()}
-        authority = read.get("client_ca")
-        pairs = ((read["private_key"], read["certificate"]),)
-        return grpc.ssl_server_credentials(pairs, root_certificates=authority, require_client_auth=authority is not None)
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """The coroutine that has to run while it serves; none without TLS."""
+        return [self._certificates.run()] if self._certificates is not None else []
+
+    @property
+    def certificate_ends(self) -> float | None:
+        """When the certificate that proxies are shown expires, seconds since the epoch; None without one."""
+        return self._certificates.ends if self._certificates is not None else None
 
     async def close(self, accept_s: float, grace_s: float) -> None:
         """Say for `accept_s` that no more requests are to come, then take none, and end after `grace_s` what is still under way.

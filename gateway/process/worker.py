@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -97,6 +97,9 @@ from policies.load import PolicyFolder
 from routing.prefix.chain import generation
 from tenancy.hold import LimitUsage
 from tenancy.limits import Group
+
+if TYPE_CHECKING:
+    from gateway.picker.server import PickerServer
 
 log = structlog.get_logger("tidegate.worker")
 
@@ -196,8 +199,9 @@ class _Worker:
         self._books: LimitBooks | None = None
         self._bus: SiblingBus | None = None
         self._link: WorkerLink | None = None
-        self._own_ends: dict[Literal["callers", "proxies"], float | None] = {}
+        self._callers_end: float | None = None
         """When the data port's certificate expires."""
+        self._picker: PickerServer | None = None
         self._rollouts: RolloutWatch | None = None
         self._traces: Traces | None = None
         self._revoked = RevokedAnswers()
@@ -235,9 +239,8 @@ class _Worker:
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
             settle_memory()
             connections, server = await self._listen(deps)
-            picker = await picker_for(self._settings, deps, self._metrics.count_pick)
-            if picker is not None and (tls := picker.settings.tls) is not None:
-                self._own_ends["proxies"] = expiry_of(self._settings.base_dir / tls.certificate)
+            picker = self._picker = await picker_for(self._settings, deps, self._metrics.count_pick)
+            loops += [asyncio.create_task(work) for work in (picker.loops() if picker is not None else ())]
             self._state = "ready"
             self._slot.ready()
             broken = await first_to_end(stop, loops)
@@ -444,7 +447,7 @@ class _Worker:
         )
         tls = tls_context(data.tls) if data.tls is not None else None
         if data.tls is not None:
-            self._own_ends["callers"] = expiry_of(Path(data.tls.certificate))
+            self._callers_end = expiry_of(Path(data.tls.certificate))
         if data.trusted_proxies.proxy_protocol or addresses.bounds_connections:
             listener = DataListener(
                 connections,
@@ -573,8 +576,12 @@ class _Worker:
 
     def _certificates(self) -> tuple[CertificateState, ...]:
         ends = self._fleet.tls_watch.ends() if self._fleet else {}
-        own = tuple(CertificateState(use, "", at) for use, at in self._own_ends.items() if at is not None)
-        return own + tuple(CertificateState("engines", pool, at) for pool, at in ends.items())
+        found = [CertificateState("engines", pool, at) for pool, at in ends.items()]
+        if self._picker is not None and (at := self._picker.certificate_ends) is not None:
+            found.insert(0, CertificateState("proxies", "", at))
+        if self._callers_end is not None:
+            found.insert(0, CertificateState("callers", "", self._callers_end))
+        return tuple(found)
 
 
 def _log_defect(error: BaseException, request_id: str) -> None:

@@ -14,7 +14,7 @@ import structlog
 from backends.ports import EngineTls
 from domain.clock import WallClock
 from gateway.config.trust import CertificateError, TlsFiles, Validity, engine_context, validity_of
-from policies.yaml.folder import Mark, mark_of
+from policies.yaml.folder import marks_of
 
 log = structlog.get_logger("tidegate.engine_tls")
 
@@ -36,7 +36,7 @@ class EngineTlsWatch:
     def __init__(self, files: Mapping[str, TlsFiles], wall: WallClock) -> None:
         self._files = files
         self._wall = wall
-        self._done = {pool: _marks(of) for pool, of in files.items()}
+        self._done = {pool: marks_of(of.named().values()) for pool, of in files.items()}
         self._seen = dict(self._done)
         self._tls = {pool: EngineTls(engine_context(of)) for pool, of in files.items()}
         self._validity = {pool: validity_of(of.certificate) for pool, of in files.items() if of.certificate is not None}
@@ -60,7 +60,7 @@ class EngineTlsWatch:
     async def look(self) -> None:
         """Poll once: read the files of the pools where they differ from the last reading and are unchanged since the last poll."""
         for pool, files in self._files.items():
-            now = await asyncio.to_thread(_marks, files)
+            now = await asyncio.to_thread(marks_of, files.named().values())
             is_stable = now == self._seen[pool]
             self._seen[pool] = now
             if is_stable and now != self._done[pool]:
@@ -93,13 +93,3 @@ class EngineTlsWatch:
         if refusal is not None:
             self._refused[pool] = validity
             log.error("the engines will refuse the client certificate", pool=pool, reason=f"{self._files[pool].certificate} {refusal}")
-
-
-def _marks(files: TlsFiles) -> tuple[Mark, ...]:
-    marks = []
-    for path in files.named().values():
-        try:
-            marks.append(mark_of(path))
-        except OSError:
-            marks.append((0, 0, 0))  # reading the file reports it
-    return tuple(marks)

@@ -17,6 +17,7 @@ async def picker_for(settings: Settings, deps: Deps, count: Callable[[str], None
         count: called with the outcome of each pick.
 
     Raises:
+        CertificateError: a file of TLS cannot be used.
         OSError: the address is taken.
     """
     wanted = settings.picker

@@ -1,5 +1,6 @@
 """Change marks of files: they differ when the content of a file differs, without reading it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 Mark = tuple[int, int, int]
@@ -13,6 +14,17 @@ def mark_of(file: Path) -> Mark:
     except FileNotFoundError:  # a dangling link: reading the file reports it
         return 0, 0, 0
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def marks_of(files: Iterable[Path]) -> tuple[Mark, ...]:
+    """The marks of files as they are now; zeros for one that cannot be looked at, because reading it reports that."""
+    marks = []
+    for file in files:
+        try:
+            marks.append(mark_of(file))
+        except OSError:
+            marks.append((0, 0, 0))
+    return tuple(marks)
 
 
 def visible_files(folder: Path) -> list[Path]:

@@ -3,6 +3,8 @@
 import asyncio
 import datetime
 import signal
+import socket
+import ssl
 from pathlib import Path
 
 import httpx
@@ -11,6 +13,7 @@ import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.test_serve import Served, serving
+from tests.engines.processes import free_port
 from tests.timing import hang_s
 
 pytestmark = pytest.mark.slow
@@ -66,3 +69,35 @@ async def test_the_certificates_in_use_say_when_they_expire(tmp_path: Path) -> N
         await become(own, renewed_towards)
         served.process.send_signal(signal.SIGHUP)
         await become(renewed, renewed_towards)
+
+
+async def test_the_endpoint_picker_takes_up_a_renewed_certificate_without_new_workers(tmp_path: Path) -> None:
+    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issued(tmp_path, "chain", 2000)
+    issued(tmp_path, "gate", 3000)
+    first, port = issued(tmp_path, "picker", 1000), free_port()
+    tls = f'picker: {{{{bind: "127.0.0.1:{port}", tenant: acme, tls: {{{{certificate: picker.pem, private_key: picker.key}}}}}}}}\n'
+
+    def shown() -> float:
+        """When the certificate expires that a new connection, to any of the workers, is shown."""
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        context.set_alpn_protocols(["h2"])
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+            with context.wrap_socket(raw, server_hostname="picker.example") as secured:
+                return float(ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"])))
+
+    async with (
+        serving(tmp_path, "https://127.0.0.1:9", workers=2, settings=SETTINGS + tls) as served,
+        httpx.AsyncClient(trust_env=False, timeout=30) as client,
+    ):
+
+        async def become(ends: float) -> None:
+            async with asyncio.timeout(hang_s()):
+                while (await expiries(client, served)).get(("proxies", "_none")) != ends:
+                    await asyncio.sleep(0.1)
+
+        await become(first)
+        assert await asyncio.to_thread(shown) == first
+        renewed = issued(tmp_path, "picker", 4000)
+        await become(renewed)  # the earliest of both workers
+        assert {await asyncio.to_thread(shown) for _ in range(8)} == {renewed}

@@ -1,6 +1,8 @@
 """Laws of the picker's gRPC server, asked by a real client: streams, health, TLS with clients' certificates, cuts and the drain."""
 
 import asyncio
+import socket
+import ssl
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -142,6 +144,56 @@ async def test_only_proxies_with_a_certificate_are_served_where_a_ca_is_named(tm
             async with unknown as channel:
                 with pytest.raises(grpc.aio.AioRpcError):
                     await check(channel, "")
+
+
+def shown_by(server: PickerServer) -> bytes:
+    """The certificate that a new connection is shown. No client certificate is needed to see it, since TLS 1.3 asks for that later."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    host, port = server.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=5) as raw, context.wrap_socket(raw) as secured:
+        return secured.getpeercert(binary_form=True) or b""
+
+
+async def test_a_rotated_certificate_and_other_cas_hold_for_new_connections_and_cut_no_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.picker.certificates.POLL_S", 0.01)
+    own, theirs, others = trustme.CA(), trustme.CA(), trustme.CA()
+
+    def write(authority: trustme.CA) -> None:
+        issued = own.issue_cert("127.0.0.1")
+        for name, text in (("a.crt", issued.cert_chain_pems[0]), ("a.key", issued.private_key_pem), ("ca.crt", authority.cert_pem)):
+            text.write_to_path(str(tmp_path / name))
+
+    def proxy(authority: trustme.CA, server: PickerServer) -> grpc.aio.Channel:
+        client = authority.issue_cert("proxy.example")
+        shown = grpc.ssl_channel_credentials(own.cert_pem.bytes(), client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes())
+        options = (("grpc.use_local_subchannel_pool", 1),)  # else channels with equal arguments share a connection
+        return grpc.aio.secure_channel(server.address, shown, options)
+
+    write(theirs)
+    tls = {"certificate": "a.crt", "private_key": "a.key", "client_ca": "ca.crt"}
+    async with serving(Picker(), tmp_path, tls=tls) as server, proxy(theirs, server) as channel:
+        (loop,) = [asyncio.create_task(work) for work in server.loops()]
+        call = process(channel)
+        await call.write(head())
+        before, ends = await asyncio.to_thread(shown_by, server), server.certificate_ends
+        assert ends is not None
+        write(others)
+        async with asyncio.timeout(10):
+            while await asyncio.to_thread(shown_by, server) == before:
+                await asyncio.sleep(0.01)
+        async with proxy(others, server) as fresh:
+            assert await check(fresh, "") == messages.SERVING
+        async with proxy(theirs, server) as stale:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await check(stale, "")
+        await call.write(body(b"{}"))
+        assert (await call.read()) is not grpc.aio.EOF, "the stream of before goes on"
+        assert await check(channel, "") == messages.SERVING
+        loop.cancel()
 
 
 async def test_several_workers_listen_on_one_port(tmp_path: Path) -> None:

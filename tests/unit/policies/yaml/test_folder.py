@@ -1,4 +1,4 @@
-from policies.yaml.folder import mark_of, visible_files
+from policies.yaml.folder import mark_of, marks_of, visible_files
 
 
 def test_another_content_has_another_mark(tmp_path):
@@ -12,6 +12,7 @@ def test_another_content_has_another_mark(tmp_path):
     other.write_text("three")
     assert mark_of(other) != mark_of(file)  # put in its place by a rename
     assert mark_of(tmp_path / "none") == (0, 0, 0)
+    assert marks_of([file, tmp_path / "none", file / "below"]) == (mark_of(file), (0, 0, 0), (0, 0, 0))
 
 
 def test_hidden_names_are_left_out(tmp_path):
