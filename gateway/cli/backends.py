@@ -15,7 +15,7 @@ from gateway.placement.backend_state import BackendState
 
 backend_app = CommandGroup("Backends of a running gateway.")
 
-COLUMNS: Final = ("backend", "pool", "revision", "state", "source", "in_flight", "limit", "running", "waiting", "kv", "blocks", "age")
+COLUMNS: Final = ("backend", "pool", "state", "revision", "source", "in_flight", "limit", "running", "waiting", "kv", "blocks", "age")
 BackendId = Annotated[str, typer.Argument(metavar="BACKEND", help="The backend's id.")]
 
 
@@ -120,8 +120,8 @@ def _row(backend: BackendState) -> dict[str, Any]:
     return {
         "backend": backend.backend,
         "pool": backend.pool,
-        "revision": backend.revision,
         "state": state + (f", breaker {backend.breaker.replace('_', ' ')}" if backend.breaker else ""),
+        "revision": backend.revision,
         "source": backend.source,
         "in_flight": backend.in_flight,
         "limit": "" if backend.limit is None else f"{backend.limit.own:.0f} of {backend.limit.requests:.0f}",

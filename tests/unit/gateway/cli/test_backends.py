@@ -56,8 +56,8 @@ def test_what_is_up_and_what_is_down_and_why() -> None:
         assert result.exit_code == 0
         rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│ gpu-" in line]
         assert rows == [
-            ["gpu-0", "chat", "r2", "up", "static", "2", "16 of 64", "3", "0", "42%", "", "0.0 s"],
-            ["gpu-1", "chat", "", "draining", "registered", "0", "", "?", "?", "?", "", "?"],
+            ["gpu-0", "chat", "up", "r2", "static", "2", "16 of 64", "3", "0", "42%", "", "0.0 s"],
+            ["gpu-1", "chat", "draining", "", "registered", "0", "", "?", "?", "?", "", "?"],
         ]
         assert "gpu-1: refuses connections" in result.stdout.splitlines()
         assert json.loads(run("--admin", url, "--json").stdout)["backends"][1] == DOWN
