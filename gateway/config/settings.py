@@ -104,8 +104,8 @@ class RoutingSettings(Strict):
         default=300.0,
         ge=1,
         le=900,
-        description="Seconds between two copies into `index_file`, for a gateway that is killed; none while no request came. They are made in "
-        "slices between requests.",
+        description="Seconds between two copies into `index_file`, for a gateway that is killed; none while no request came. They are made "
+        "in slices between requests.",
     )
     share_dispatches: bool = Field(
         default=True,
