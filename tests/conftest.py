@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "helm: needs helm, Kubernetes' schemas or linters of deployment files, in environments of their own; run by `make test-charts` only",
+        "helm: needs helm, Kubernetes' schemas or linters of deployment files, in their own environments; run by `make test-charts` only",
     )
     config.addinivalue_line("markers", "slow: takes seconds of real time or many processes; run by `make test-slow`, one after the other")
     config.addinivalue_line("markers", "ends_engine: ends an engine that other tests share, so it runs after them")
