@@ -21,7 +21,7 @@ from tenancy.stores.sql.accounts import SqlOrganisations, SqlProjects, SqlTenant
 from tenancy.stores.sql.keys import SqlKeys, key_of
 from tenancy.stores.sql.limits import SqlLimits, limit_of
 from tenancy.stores.sql.schema import api_key, change, organisation, price, project, tenant, usage_limit
-from tenancy.stores.sql.transaction import COUNTER, SqlConnections, Writer
+from tenancy.stores.sql.transaction import COUNTER, SqlConnections, Writer, reading
 from tenancy.stores.sql.unchanged import CachedRead
 
 PRICE_KINDS: Final = TokenRates.__struct_fields__
@@ -106,17 +106,17 @@ class SqlDirectory:
         return await self._version()
 
     async def _read_version(self) -> int:
-        async with self._connections.connect() as connection:
+        async with reading(self._connections) as connection:
             return await _version(connection)
 
     async def peppers(self) -> frozenset[str]:
         """The ids of the peppers that keys which are not revoked were made with."""
-        async with self._connections.connect() as connection:
+        async with reading(self._connections) as connection:
             kids = await connection.scalars(sa.select(api_key.c.kid).where(api_key.c.revoked_unix.is_(None)).distinct())
             return frozenset(kids)
 
     async def load(self) -> Contents:
-        async with self._connections.connect() as connection:
+        async with reading(self._connections) as connection:
             if connection.dialect.name == "postgresql" and not connection.in_transaction():
                 await connection.execution_options(isolation_level="REPEATABLE READ")  # all tables of one moment
             return Contents(

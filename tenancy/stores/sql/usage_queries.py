@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from domain.usage import Usage
 from tenancy.limits import Level, Scope
 from tenancy.stores.sql.schema import usage_event, usage_total
+from tenancy.stores.sql.transaction import reading
 from tenancy.usage import (
     MAX_PAGE_ROWS,
     PAGE_ROWS,
@@ -73,7 +74,7 @@ class SqlUsageQueries:
 
     async def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         try:
-            async with self._engine.connect() as connection:
+            async with reading(self._engine) as connection:
                 rows: Sequence[Any] = (await connection.execute(query)).all()
         except (SQLAlchemyError, OSError) as error:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error

@@ -235,6 +235,38 @@ async def test_a_store_that_never_answers_counts_as_away(site: Site, monkeypatch
     assert site.watch.age_s == 5.0
 
 
+async def test_contents_that_take_longer_than_an_answer_are_no_outage(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, _ = await site.add(1)
+    answer_s, contents = 0.01, await site.store.load()
+
+    async def slow() -> Contents:
+        late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(3 * answer_s, late.set_result, None)
+        await late
+        return contents
+
+    monkeypatch.setattr(site.store, "load", slow)
+    monkeypatch.setattr("gateway.sync.directory.READ_WITHIN_S", answer_s)
+    await site.watch.refresh(site)
+    assert site.takes(key)
+
+
+async def test_contents_that_never_come_count_as_an_outage(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, _ = await site.add(1)
+
+    async def silent() -> Contents:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.store, "load", silent)
+        patched.setattr("gateway.sync.directory.LOAD_WITHIN_S", 0.01)
+        await site.watch.refresh(site)
+        assert not site.takes(key)
+    await site.watch.refresh(site)  # the next look asks again
+    assert site.takes(key)
+
+
 async def test_a_disabled_tenant_takes_its_keys_along(site: Site) -> None:
     key, _ = await site.add(1)
     async with site.store.transaction() as change:
