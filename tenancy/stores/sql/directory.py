@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from domain.identity import KeyId
 from tenancy.accounts import Contents
 from tenancy.directory_ports import DirectoryChange, NotFound
 from tenancy.prices import Price, TokenRates
@@ -115,18 +116,24 @@ class SqlDirectory:
             kids = await connection.scalars(sa.select(api_key.c.kid).where(api_key.c.revoked_unix.is_(None)).distinct())
             return frozenset(kids)
 
+    async def revocations(self) -> dict[KeyId, float]:
+        key = api_key.c
+        query = sa.select(key.id, key.revoked_unix).where(key.revoked_unix.is_not(None))
+        async with reading(self._connections) as connection:
+            return dict(await _all(connection, query, lambda row: (KeyId(row["id"]), row["revoked_unix"])))
+
     async def load(self) -> Contents:
         async with reading(self._connections) as connection:
             if connection.dialect.name == "postgresql" and not connection.in_transaction():
                 await connection.execution_options(isolation_level="REPEATABLE READ")  # all tables of one moment
             return Contents(
                 version=await _version(connection),
-                organisations=await _all(connection, organisation, organisation_of),
-                tenants=await _all(connection, tenant, tenant_of),
-                projects=await _all(connection, project, project_of),
-                keys=await _all(connection, api_key, key_of),
-                limits=tuple(record.limit for record in await _all(connection, usage_limit, limit_of)),
-                prices=await _all(connection, price, price_of),
+                organisations=await _all(connection, sa.select(organisation), organisation_of),
+                tenants=await _all(connection, sa.select(tenant), tenant_of),
+                projects=await _all(connection, sa.select(project), project_of),
+                keys=await _all(connection, sa.select(api_key), key_of),
+                limits=tuple(record.limit for record in await _all(connection, sa.select(usage_limit), limit_of)),
+                prices=await _all(connection, sa.select(price), price_of),
             )
 
     @contextlib.asynccontextmanager
@@ -139,9 +146,9 @@ async def _version(connection: AsyncConnection) -> int:
     return await connection.scalar(sa.select(change.c.version).where(change.c.what == COUNTER)) or 0
 
 
-async def _all(connection: AsyncConnection, table: sa.Table, record_of: Callable[[Any], R]) -> tuple[R, ...]:
+async def _all(connection: AsyncConnection, query: "sa.Select[Any]", record_of: Callable[[Any], R]) -> tuple[R, ...]:
     records: list[R] = []
-    async with connection.stream(sa.select(table)) as result:
+    async with connection.stream(query) as result:
         async for rows in result.mappings().partitions(ROWS_AT_ONCE):
             records.extend(map(record_of, rows))
             await asyncio.sleep(0)  # requests go on between two batches of rows

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from domain.identity import TenantId
+from domain.identity import KeyId, TenantId
 from gateway.sync.directory import ADMIN_STALE_S, MAX_SEALED_AGE_S, SAVE_EVERY_S, DirectoryFile, DirectoryWatch
 from tenancy.accounts import DEFAULT_PROJECT, Contents, Tenant
 from tenancy.directory import Directory
@@ -264,6 +264,42 @@ async def test_contents_that_never_come_count_as_an_outage(site: Site, monkeypat
         await site.watch.refresh(site)
         assert not site.takes(key)
     await site.watch.refresh(site)  # the next look asks again
+    assert site.takes(key)
+
+
+async def test_a_revocation_among_many_keys_is_in_force_before_the_others_are_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, record = await site.add(1)
+    other, _ = await site.add(2)
+    await site.watch.refresh(site)
+    monkeypatch.setattr("gateway.sync.directory.MANY_KEYS", 1)
+    async with site.store.transaction() as change:
+        await change.keys.update(EVERYWHERE, revoked(record, site.now))
+    seen = []
+
+    async def slow() -> Contents:
+        seen.append((site.takes(key), site.takes(other)))
+        raise ConnectionError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.store, "load", slow)
+        await site.watch.refresh(site)
+        assert seen == [(False, True)]
+        await site.watch.refresh(site)
+        assert not site.takes(key)  # though the contents were not read
+    await site.watch.refresh(site)
+    assert not site.takes(key)
+    assert site.takes(other)
+
+
+async def test_few_keys_are_read_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never() -> dict[KeyId, float]:
+        raise AssertionError
+
+    await site.add(1)
+    await site.watch.refresh(site)
+    monkeypatch.setattr(site.store, "revocations", never)
+    key, _ = await site.add(2)
+    await site.watch.refresh(site)
     assert site.takes(key)
 
 
