@@ -31,7 +31,7 @@ from tenancy.stores.sql import SqlSpendReader, SqlUsageQueries, SqlUsageStore, m
 from tenancy.usage import Filter, to_cursor
 from tests.databases import postgres_server
 
-ROWS: Final = (100_000, 1_000_000)
+ROWS: Final = (100_000, 1_000_000, 10_000_000)
 TENANTS: Final = 1_000
 MODELS: Final = 3
 DAYS: Final = 31
