@@ -58,7 +58,7 @@ class DirectorySource(Protocol):
         ...
 
     async def load(self) -> Contents:
-        """All contents, as they stood at one moment."""
+        """All contents, as they stood at one moment. Raises TimeoutError, or the store's own errors."""
         ...
 
 

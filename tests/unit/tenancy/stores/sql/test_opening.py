@@ -115,3 +115,13 @@ async def test_reports_and_the_directory_are_read_while_somebody_writes(tmp_path
         assert (await usage.totals(("tenant", "model"), Filter())).rows == ()
         assert (await usage.events(Filter())).events == ()
         assert await SqlSpendReader(engine).spent_by(Level.TENANT, ["acme"], None) == []
+
+
+async def test_a_directory_that_does_not_come_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with counting(tmp_path / "t.db") as engine:
+        directory = SqlDirectory(engine)
+        with monkeypatch.context() as patched:
+            patched.setattr("tenancy.stores.sql.directory.LOAD_WITHIN_S", 0.0)
+            with pytest.raises(TimeoutError):
+                await directory.load()
+        assert (await directory.load()).version == await directory.version()
