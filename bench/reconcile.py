@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.identity import KeyId, ProjectId, TenantId
 from gateway.ledger.reconcile import Reconciler
@@ -66,7 +67,7 @@ def directory(limits: int) -> Directory:
     return Directory(contents, Pepper("k", b"p" * 32))
 
 
-async def fill(engine: sa.ext.asyncio.AsyncEngine, limits: int, days: int) -> int:
+async def fill(engine: AsyncEngine, limits: int, days: int) -> int:
     """Totals of so many days; returns the rows."""
     today, rows = dt.datetime.now(dt.UTC).date(), 0
     for day in range(days):
@@ -109,7 +110,7 @@ async def timed(work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
     return took, longest
 
 
-async def measure(name: str, engine: sa.ext.asyncio.AsyncEngine, known: Directory, tallies: Tallies) -> None:
+async def measure(name: str, engine: AsyncEngine, known: Directory, tallies: Tallies) -> None:
     """Print what one kind of counters takes."""
 
     async def turn(late: bool) -> tuple[bool, bool]:

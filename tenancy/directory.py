@@ -39,7 +39,9 @@ class Directory:
         "_organisation_groups",
         "_organisations",
         "_projects",
+        "_raise_ends",
         "_records",
+        "_shared",
         "_tenants",
         "grants",
         "keys",
@@ -59,6 +61,9 @@ class Directory:
         self._limits: defaultdict[Scope, list[Limit]] = defaultdict(list)
         for limit in contents.limits:
             self._limits[limit.scope].append(limit)
+        # here and not at the first request, which waited for it on the event loop
+        self._raise_ends = frozenset(limit.raised_until_unix for limit in contents.limits if limit.raised_until_unix is not None)
+        self._shared = tuple(scope for scope in self._limits if scope.level in SHARED_TAGS)
         self.until_unix = -math.inf
         """Until when `grants` hold: the end of the next temporary raise of a limit."""
         self.grants: dict[KeyId, Grant] = {}
@@ -151,9 +156,7 @@ class Directory:
 
     def _drop_compiled(self, now_unix: float) -> None:
         """Drop all that was compiled before a raise ended: raises are few, and only what is asked for is compiled again."""
-        every = [limit for limits in self._limits.values() for limit in limits]
-        ends = (limit.raised_until_unix for limit in every if limit.raised_until_unix is not None)
-        self.until_unix = min((end for end in ends if end > now_unix), default=math.inf)
+        self.until_unix = min((end for end in self._raise_ends if end > now_unix), default=math.inf)
         self.grants.clear()
         self._of_projects.clear()
         self._of_users.clear()
@@ -161,12 +164,12 @@ class Directory:
         # new dictionaries, because grants that requests still use share the old ones
         self._organisation_groups = {
             scope.name: Group(SHARED_TAGS[scope.level] + scope.name, self._lines([scope], now_unix))
-            for scope in self._limits
+            for scope in self._shared
             if scope.level is Level.ORGANISATION
         }
         self._models = {
             scope.name: Group(SHARED_TAGS[scope.level] + scope.name, self._lines([scope], now_unix))
-            for scope in self._limits
+            for scope in self._shared
             if scope.level is Level.MODEL
         }
         everywhere = self._lines([GLOBAL_SCOPE], now_unix)

@@ -53,8 +53,12 @@ class DirectorySource(Protocol):
         """A number that every write raises; cheap enough to ask every second."""
         ...
 
+    async def revocations(self) -> dict[KeyId, float]:
+        """When each revoked key was revoked, by its id; quick where `load` takes seconds."""
+        ...
+
     async def load(self) -> Contents:
-        """All contents, as they stood at one moment."""
+        """All contents, as they stood at one moment. Raises TimeoutError, or the store's own errors."""
         ...
 
 

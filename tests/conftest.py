@@ -53,7 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "client: runs other people's programs, which have environments of their own; run by make targets of their own alone"
     )
     config.addinivalue_line(
-        "markers", "helm: needs helm and Kubernetes' schemas, in an environment of their own; run by `make test-charts` only"
+        "markers",
+        "helm: needs helm, Kubernetes' schemas or linters of deployment files, in their own environments; run by `make test-charts` only",
     )
     config.addinivalue_line("markers", "slow: takes seconds of real time or many processes; run by `make test-slow`, one after the other")
     config.addinivalue_line("markers", "ends_engine: ends an engine that other tests share, so it runs after them")

@@ -100,6 +100,9 @@ class Dialect(msgspec.Struct, frozen=True):
     """The effect of SIGTERM on requests in flight, and the flag that changes it; empty when unknown."""
     proven: bool
     """Whether the dialect was run against the real engine, not only against recordings and documentation."""
+    signals_reader: Callable[[], Callable[[bytes, float], Signals]] | None = None
+    """Makes a `read_signals` for the replies of one engine, which is quicker from the second reply on; None where nothing is gained."""
+
     read_report: Decode | None = None
     """Decodes one report of the load that the engine pushes over ZeroMQ; None when it pushes none."""
 

@@ -76,6 +76,7 @@ DIALECT: Final = Dialect(
     isolation=Isolation("cache_salt", frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})),
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    signals_reader=SIGNALS.reader,
     priority=Priority("nvext.agent_hints.priority", "higher", "--router-queue-threshold"),
     lora_model="{adapter}",
     lora=None,

@@ -50,6 +50,7 @@ DIALECT: Final = Dialect(
     isolation=None,
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    signals_reader=SIGNALS.reader,
     priority=None,
     lora_model=None,  # requests name adapters by the server's numbers, in the field `lora`
     lora=None,

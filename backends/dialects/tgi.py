@@ -36,6 +36,7 @@ DIALECT: Final = Dialect(
     isolation=None,
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    signals_reader=SIGNALS.reader,
     priority=None,
     lora_model="{adapter}",  # loaded at start, from LORA_ADAPTERS
     lora=None,

@@ -83,6 +83,7 @@ DIALECT: Final = Dialect(
     isolation=None,
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    signals_reader=SIGNALS.reader,
     priority=None,
     lora_model=None,  # names are base, the operator's `--lora-separator`, adapter; listed at start, so a pool's model may be such a name
     lora=None,

@@ -73,6 +73,7 @@ DIALECT: Final = Dialect(
     isolation=Isolation("cache_salt", frozenset({Endpoint.CHAT})),
     signals_path="/prometheus/metrics",
     read_signals=SIGNALS.read,
+    signals_reader=SIGNALS.reader,
     priority=Priority("priority", "higher", "scheduler_config.waiting_queue_policy=priority", share=True),
     lora_model=None,  # needs `lora_request` with a path on the server and a number, which callers must not set
     lora=None,

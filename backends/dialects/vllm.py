@@ -61,6 +61,7 @@ DIALECT: Final = Dialect(
     isolation=Isolation("cache_salt", frozenset(endpoint for endpoint in Endpoint if not endpoint.duplex)),
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    signals_reader=SIGNALS.reader,
     priority=Priority("priority", "lower", "--scheduling-policy priority"),
     lora_model="{adapter}",
     lora=LoraCalls("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "lora_name", "lora_path"),

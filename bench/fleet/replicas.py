@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.fleet.__main__ import dice
-from bench.fleet.workloads import CASES, source
+from bench.fleet.workloads import CASES, dice, source
 from routing.policy_instance import policy_instance
 from routing.simulation.figures import figures
 from routing.simulation.fleet import SimulatedFleet

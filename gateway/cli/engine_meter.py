@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from backends.signals import Signals
 from domain.clock import Clock
 from gateway.cli.engine_access import EngineAccess
 from routing.profile import PromptPoint, StepPoint
@@ -46,6 +47,8 @@ BURST: Final = 0.25
 """Tokens that came in less than this share of the wait for the first of them came in a burst, if that was less than `WINDOW_S` too."""
 LONGEST: Final = 16
 """How much longer the answers of a batch become at most whose streams did not decode together, or not for long enough."""
+FEW_TOKENS: Final = 64
+"""Tokens of others that disturb no measurement: some health checks."""
 LEAST_STEPS: Final = 8
 """Steps that all streams of a batch decode together; a batch with fewer says nothing."""
 
@@ -89,6 +92,8 @@ class EngineMeter:
         self._headers = access.headers
         self._rng = rng
         self._clock = clock
+        self.answered: list[TimedStream] = []
+        """Every answer so far."""
 
     def stream(self, prompt_tokens: int, output_tokens: int) -> TimedStream:
         # imported only here: the import takes longer than all of `--help`
@@ -106,7 +111,8 @@ class EngineMeter:
                 with client.stream("POST", self._url, content=content, headers=headers) as reply:
                     if reply.status_code != 200:
                         raise MeterFault(f"/v1/completions answers {reply.status_code}: {reply.read()[:200].decode(errors='replace')}")
-                    return self._read(asked, reply.iter_lines())
+                    self.answered.append(answer := self._read(asked, reply.iter_lines()))
+                    return answer
         except (httpx.HTTPError, OSError) as error:
             raise MeterFault(f"/v1/completions: {type(error).__name__}: {str(error)[:200]}") from None
 
@@ -166,6 +172,21 @@ def plan_for(longest: int, sequences: int, context: int | None = None, kv_tokens
     return MeterPlan(tuple(lengths), tuple(between[1::2]), tuple(batches), context)
 
 
+def tokens_of_others(answered: Sequence[TimedStream], before: Signals, after: Signals) -> int:
+    """The tokens, of prompts and answers, that the engine counted between two readings beyond those of these answers: others had them.
+
+    0 where it counts neither, and for so few that they may be anybody's health checks, or a difference of counting.
+    """
+    others = 0
+    for was, now, mine in (
+        (before.prefill_tokens, after.prefill_tokens, sum(answer.prompt_tokens for answer in answered)),
+        (before.generated_tokens, after.generated_tokens, sum(answer.output_tokens for answer in answered)),
+    ):
+        if was is not None and now is not None and (more := now - was - mine) > max(FEW_TOKENS, mine // 20):
+            others += more
+    return others
+
+
 def measured(
     meter: Measures, plan: MeterPlan, over: Callable[[], bool], advance: Callable[[str], None]
 ) -> tuple[list[PromptPoint], list[StepPoint]]:
@@ -173,7 +194,7 @@ def measured(
 
     Args:
         over: whether the time for it is over; what is left is then skipped, but for three measurements of each kind.
-        advance: called with what was measured, after each measurement.
+        advance: called with what was measured, after each measurement. What it raises ends the measuring.
 
     Raises:
         MeterFault: the engine does not answer as it must.

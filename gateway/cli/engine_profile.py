@@ -26,7 +26,7 @@ from gateway.cli.backends import fleet_of
 from gateway.cli.connection import URL_VARIABLE, StoreOptions, nobody_listens
 from gateway.cli.engine_access import EngineAccess, EngineAccessOptions, kind_of, lists, unanswered
 from gateway.cli.engine_check import ask, checked_url
-from gateway.cli.engine_meter import EngineMeter, MeterFault, MeterPlan, measured, plan_for
+from gateway.cli.engine_meter import EngineMeter, MeterFault, MeterPlan, measured, plan_for, tokens_of_others
 from gateway.cli.engine_run import LOOK_S, EngineProcess, need_digest, need_free_port
 from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.models import REVISIONS, revision_of
@@ -78,6 +78,8 @@ class MeterSettings(msgspec.Struct, frozen=True):
     plan: MeterPlan
     step_tokens: int
     seconds: float
+    force: bool
+    """Whether to measure on while others ask the engine."""
 
 
 def profile_engine(
@@ -149,7 +151,7 @@ def profile_engine(
                 _need_idle(target, gateway)
             if place == 0 and revision is not None:
                 _need_proof(target, revision)
-            profiles.append(_profiled(target, MeterSettings(_plan(target, longest, sequences), size, minutes * 60), price))
+            profiles.append(_profiled(target, MeterSettings(_plan(target, longest, sequences), size, minutes * 60, force), price))
         # at once: the measurement of the second engine may fail
         if place == 0 and file is not None:
             _write(file, profile_text(profiles[0]).encode())
@@ -227,11 +229,19 @@ def _target(name: str, url: str, asking: Asking) -> Target:
     if asking.model is not None and asking.model not in served:
         fail(f"{url}: serves {', '.join(served)[:300]}, not {asking.model}; look at --model")
     model = asking.model or next((name for name in asking.likely if name in served), served[0])
-    read = DIALECTS[asking.dialect].read_signals
-    signals = None
-    with contextlib.suppress(ValueError):
-        signals = read(replies[load], time.monotonic()) if read is not None and load in replies else None
+    signals = None if load is None else _signals(asking.dialect, replies.get(load))
     return Target(name, url, asking.dialect, model, asking.access, facts, signals)
+
+
+def _signals(dialect: str, page: bytes | None) -> Signals | None:
+    """What an engine's page of load says; None where there is none that can be read."""
+    read = DIALECTS[dialect].read_signals
+    if read is None or page is None:
+        return None
+    try:
+        return read(page, time.monotonic())
+    except ValueError:
+        return None
 
 
 def _need_idle(target: Target, gateway: StoreOptions) -> None:
@@ -252,6 +262,28 @@ def _need_idle(target: Target, gateway: StoreOptions) -> None:
         fail(f"{where}: drain it (tidegate backend drain {mine[0].backend}), or say --force")
 
 
+def _counted(target: Target) -> Signals | None:
+    """What the engine counts now; None where it does not tell."""
+    path = DIALECTS[target.dialect].signals_path
+    if path is None or target.signals is None:
+        return None
+    try:
+        reply = ask(target.url, path, target.access)
+    except FetchError:
+        return None  # what is measured next says why, if it is gone
+    return _signals(target.dialect, reply.body if reply.status == 200 else None)
+
+
+def _need_nobody_else(target: Target, meter: EngineMeter, before: Signals | None) -> None:
+    """End the command where the engine computed tokens for others since the measurement began. Raises MeterFault."""
+    after = None if before is None else _counted(target)
+    if before is None or after is None:
+        return
+    if others := tokens_of_others(meter.answered, before, after):
+        asked = f"others asked it meanwhile: it computed {others:,} tokens more than the measurement asked for"
+        raise MeterFault(f"{asked}; drain it, or say --force")
+
+
 def _need_proof(target: Target, revision: dict[str, Any]) -> None:
     if doubt := Pinned(revision["reference"], revision["digest"]).unproven(target.facts.served_names or ()):
         fail(f"{target.url} {doubt}: a profile is kept only with the revision that was measured; write it to a file with --out instead")
@@ -269,16 +301,18 @@ def _profiled(target: Target, settings: MeterSettings, usd_per_hour: float | Non
 
     meter = EngineMeter(target.url, target.model, target.access, random.Random(), time.monotonic)
     end = time.monotonic() + settings.seconds
+    seen = _counted(target)  # read anew: minutes may have passed
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task(f"{target.name}: first request", total=settings.plan.points)
+
+        def advance(said: str) -> None:
+            if not settings.force:
+                _need_nobody_else(target, meter, seen)
+            progress.update(task, advance=1, description=f"{target.name}: {said}")
+
         try:
-            prompts, steps = measured(
-                meter,
-                settings.plan,
-                lambda: time.monotonic() > end,
-                lambda said: progress.update(task, advance=1, description=f"{target.name}: {said}"),
-            )
+            prompts, steps = measured(meter, settings.plan, lambda: time.monotonic() > end, advance)
             rates = fitted_rates(prompts, steps, settings.step_tokens)
         except (MeterFault, ValueError) as error:
             fail(f"{target.url} cannot be measured: {error}")

@@ -97,8 +97,15 @@ class RoutingSettings(Strict):
     )
     index_file: File | None = Field(
         default="tidegate-index",
-        description="File, relative to the settings file, in which a gateway that ends leaves what it assumes of engines' caches, for a "
-        "start within 15 minutes; null for none.",
+        description="File, relative to the settings file, in which a gateway leaves what it assumes of engines' caches, when it ends and "
+        "every `index_every_s`, for a start within 15 minutes; null for none.",
+    )
+    index_every_s: float = Field(
+        default=300.0,
+        ge=1,
+        le=900,
+        description="Seconds between two copies into `index_file`, for a gateway that is killed; none while no request came. They are made "
+        "in slices between requests.",
     )
     share_dispatches: bool = Field(
         default=True,

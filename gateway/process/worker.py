@@ -205,6 +205,9 @@ class _Worker:
         self._rollouts: RolloutWatch | None = None
         self._traces: Traces | None = None
         self._revoked = RevokedAnswers()
+        self._noted = 0
+        """Requests that are over."""
+        self._leaves = asyncio.Lock()
         self._ring = RequestRing(f"{slot.index}-{os.getpid()}-{secrets.token_hex(4)}") if settings.request_log.enabled else None
         self._detectors = GuardDetectors()
         self._addresses = AddressLimits(AddressBounds(**settings.data.per_address.model_dump()), time.monotonic)
@@ -236,7 +239,7 @@ class _Worker:
                     self._access_log.chain_key = self._chain_key
             if self._rollouts is not None:
                 answering |= self._rollouts.answers(deps.live)  # the link looks questions up in this mapping
-            loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
+            loops = [asyncio.create_task(work) for work in (*watches, self._sweep(), self._leave_copies(deps))]
             settle_memory()
             connections, server = await self._listen(deps)
             picker = self._picker = await picker_for(self._settings, deps, self._metrics.count_pick)
@@ -418,11 +421,22 @@ class _Worker:
     async def _leave_copy(self, deps: Deps) -> None:
         """Leave the prefix index to the next start; the first worker does, which knows what the others know."""
         file = self._settings.index_file
-        if self._index == 0 and file is not None:
+        if self._index != 0 or file is None:
+            return
+        async with self._leaves:
             try:
                 await asyncio.to_thread(leave_copy, file, await copied(deps.pool_states), time.time())
             except OSError as error:
                 log.warning("the prefix index could not be left to the next start", file=str(file), reason=str(error))
+
+    async def _leave_copies(self, deps: Deps) -> None:
+        """Leave the prefix index every so often, for a gateway that is killed; while no request changes it, the last copy is as good."""
+        left = 0
+        while True:
+            await asyncio.sleep(self._settings.routing.index_every_s)
+            if self._noted != left and self._state == "ready":
+                left = self._noted
+                await self._leave_copy(deps)
 
     async def _listen(self, deps: Deps) -> tuple[Connections, Closes]:
         data = self._settings.data
@@ -500,6 +514,7 @@ class _Worker:
             self._rollouts.observe(record)
         if record.shadow:
             return
+        self._noted += 1
         self._metrics.observe(record)
         line = self._access_log.write(record) if self._access_log is not None else b""
         if self._ring is not None and (deps := self._deps) is not None:

@@ -90,13 +90,11 @@ def engines_left(attempt: Attempt, candidates: Sequence[Backend]) -> list[Backen
 
 def continued(cut: Attempt, backend: Backend) -> Attempt:
     """The attempt in which a backend goes on with the answer of one that was cut."""
-    call, exchange, first = _call(cut), cut.exchange, cut.first_call or cut.call
+    call, first = _call(cut), cut.first_call or cut.call
     assert call is not None  # `goes_on` has seen to it
     cut.story.tried.continued += 1
     attempt = msgspec.structs.replace(cut.on(backend), call=call, first_call=first, chain=cut.chain, so_far=cut.so_far)
-    if exchange.translation is None:
-        exchange.write(CONTINUED)
-        exchange.commented = True
+    cut.exchange.comment(CONTINUED)
     return attempt
 
 

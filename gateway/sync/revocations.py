@@ -30,7 +30,7 @@ LOOK_S: Final = 1.0
 WRITE_S: Final = 2.0
 """Seconds between two attempts to write the entries to the database."""
 KEEP_S: Final = 60.0
-"""Seconds for which a written entry stays in the file; every process reads the database within 12."""
+"""Seconds for which a written entry stays in the file; every process reads the database within 57."""
 MAX_PENDING: Final = 10_000
 """Entries in the file; a tenant has as many keys at most."""
 

@@ -350,7 +350,8 @@ def _read(upstreams: _Upstreams, watch: SignalWatch, member: Member) -> Detach:
     if dialect.signals_path is None or dialect.read_signals is None:
         return _nothing
     upstream = upstreams.for_questions(member)
-    watch.add(member.id, partial(_read_signals, upstream, dialect.signals_path, dialect.read_signals, upstreams.deps.clock), upstream)
+    read = dialect.read_signals if dialect.signals_reader is None else dialect.signals_reader()
+    watch.add(member.id, partial(_read_signals, upstream, dialect.signals_path, read, upstreams.deps.clock), upstream)
     return partial(watch.remove, member.id)
 
 

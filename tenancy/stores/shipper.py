@@ -107,7 +107,7 @@ class LedgerShipper:
                 return False  # another process ships
         directories = await asyncio.to_thread(wal_directories, self._folder)
         left = [segment for part in directories for segment in part.segments]
-        for segments in await asyncio.to_thread(_together, left):
+        for segments in await asyncio.to_thread(_together, left) if left else ():
             await self._measure(left)
             await self._ship_segments(segments)
             left = [segment for segment in left if segment not in segments]
@@ -122,6 +122,9 @@ class LedgerShipper:
         return True
 
     async def _measure(self, segments: list[Path]) -> None:
+        if not segments:  # nearly always at rest, four times a second: no thread is asked
+            self.waiting_bytes, self.lag_s = 0, 0.0
+            return
         self.waiting_bytes, oldest = await asyncio.to_thread(size_and_oldest, segments)
         self.lag_s = 0.0 if oldest is None else max(self._wall() - oldest, 0.0)
 

@@ -418,3 +418,10 @@ async def test_keys_and_projects_are_counted_and_the_oldest_revoked_keys_forgott
     contents = await peopled.load()
     assert {one.id for one in contents.keys} == {KEY, "0123456789"}
     assert {one.scope.name for one in contents.limits if one.scope.level is Level.KEY} == {KEY, "0123456789"}
+
+
+async def test_revocations_are_the_keys_that_are_revoked(peopled: DirectoryStore) -> None:
+    assert await peopled.revocations() == {}
+    async with peopled.transaction() as change:
+        await change.keys.update(EVERYWHERE, revoked(await change.keys.get(EVERYWHERE, KEY), 7.5))
+    assert await peopled.revocations() == {KEY: 7.5}

@@ -268,28 +268,41 @@ async def test_guard_rules_see_one_answer_over_the_seam() -> None:
         assert seen.text.split()[-10:] == words[-10:]
 
 
-async def test_callers_of_other_apis_get_one_answer() -> None:
-    async def asked(running: Gateway) -> Sequence[dict[str, Any]]:
-        for other in ("e1",):
-            charged(running.deps.pool_states, other, running.deps.clock(), tokens=100_000)
+@pytest.mark.parametrize(
+    ("path", "body", "delta", "last"),
+    [
+        ("/v1/messages", {"max_tokens": 40, "messages": chat()["messages"]}, "content_block_delta", "message_delta"),
+        ("/v1/responses", {"max_output_tokens": 40, "input": "hi"}, "response.output_text.delta", "response.incomplete"),
+    ],
+)
+async def test_callers_of_other_apis_get_one_answer_with_its_seam_marked(path: str, body: dict[str, Any], delta: str, last: str) -> None:
+    async def asked(running: Gateway) -> tuple[bytes, Sequence[dict[str, Any]]]:
+        charged(running.deps.pool_states, "e1", running.deps.clock(), tokens=100_000)
         async with running.client() as client:
-            body = {"model": "sim", "max_tokens": 40, "stream": True, "messages": chat()["messages"]}
-            reply = await client.post("/v1/messages", json=body)
-            return [msgspec.json.decode(line[6:]) for line in reply.content.split(b"\n") if line.startswith(b"data: ")]
+            reply = await client.post(path, json={"model": "sim", "stream": True, **body})
+            return reply.content, [msgspec.json.decode(line[6:]) for line in reply.content.split(b"\n") if line.startswith(b"data: ")]
 
     def text(events: Sequence[dict[str, Any]]) -> str:
-        return "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
+        said = [event["delta"] for event in events if event["type"] == delta]
+        return "".join(one if isinstance(one, str) else one["text"] for one in said)
+
+    def usage(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        ended = next(event for event in events if event["type"] == last)
+        counted: dict[str, Any] = ended.get("response", ended)["usage"]
+        return counted
 
     async with SimEngine(sim()) as one, SimEngine(sim()) as two, gateway(one.url, two.url, pool=ON) as running:
-        plain = await asked(running)
+        uncut, plain = await asked(running)
         one.misbehave([FaultRule("crash_mid_stream", after=7)])
-        seen = await asked(running)
-        assert [event["type"] for event in seen if not event["type"].endswith("_delta")] == [
-            event["type"] for event in plain if not event["type"].endswith("_delta")
-        ]
-        assert text(seen) == text(plain)
-        counted = [next(event["usage"]["output_tokens"] for event in made if event["type"] == "message_delta") for made in (plain, seen)]
-        assert counted[0] == counted[1]
+        raw, seen = await asked(running)
+        assert [event["type"] for event in seen if event["type"] != delta] == [event["type"] for event in plain if event["type"] != delta]
+        assert text(seen) == text(plain) != ""
+        assert usage(seen) == usage(plain)
+        assert (SEAM in uncut, raw.count(SEAM)) == (False, 1)
+        before, after = raw.split(SEAM)
+        assert before.endswith(b"\n\n")
+        assert delta.encode() in before
+        assert delta.encode() in after
         assert (await running.recorded(2))[1].continued == 1
 
 

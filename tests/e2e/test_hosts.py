@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.replicas import Replica, Tenancy, launch, ready, replicas
-from tests.timing import HANG_S
+from tests.timing import HANG_S, until
 from tests.valkey_servers import single_server
 
 pytestmark = pytest.mark.slow
@@ -91,15 +92,22 @@ async def test_a_prompt_is_computed_on_one_engine_whichever_host_it_comes_to(
     )
 
 
-async def test_a_gateway_that_starts_again_begins_with_what_it_knew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_gateway_that_starts_again_begins_with_what_it_knew(tmp_path: Path, killed: bool) -> None:
     async with contextlib.AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(SimEngine(SimSettings(models=("sim",), speed=1000))) for _ in range(ENGINES)]
         tenancy = Tenancy(["acme"])
         urls = [engine.url for engine in engines]
-        async with replicas(tmp_path, 1, tenancy, engine=urls, counters="memory://", policies=(POLICY,)) as made:
+        more = "routing: {index_every_s: 1}" if killed else ""
+        async with replicas(tmp_path, 1, tenancy, engine=urls, counters="memory://", policies=(POLICY,), more=more) as made:
             went: defaultdict[int, set[str]] = defaultdict(set)
             await one_round(made, tenancy.keys["acme"], went, 0)
-            made[0].process.terminate()
+            if killed:
+                over_at, left = time.time(), made[0].home / "tidegate-index"
+                await until(lambda: left.exists() and left.stat().st_mtime > over_at + 0.1)
+                made[0].kill()
+            else:
+                made[0].process.terminate()
             await asyncio.to_thread(made[0].process.wait)
             made[0] = launch(made[0].home)
             await ready(made[0])

@@ -89,7 +89,7 @@ def test_settings_and_policies_load_and_write_below_the_folder_of_the_state(kind
     assert [path for path in written if not path.is_relative_to(tmp_path / "state")] == []
 
 
-@pytest.mark.skipif(not TOOLS.is_dir(), reason="make image makes the environment of tools")
+@pytest.mark.helm
 def test_the_compose_file_has_the_shape_of_compose_files() -> None:
     (file,) = TOOLS.glob("lib/python*/site-packages/compose/config/compose_spec.json")
     # this schema is older than the name of a project
@@ -99,7 +99,7 @@ def test_the_compose_file_has_the_shape_of_compose_files() -> None:
         jsonschema.Draft7Validator(json.loads(file.read_text())).validate({**shape, "services": {"a": {"imagine": "x"}}})
 
 
-@pytest.mark.skipif(not TOOLS.is_dir(), reason="make image makes the environment of tools")
+@pytest.mark.helm
 def test_the_linter_finds_nothing_in_the_dockerfile() -> None:
     done = subprocess.run([TOOLS / "bin" / "hadolint", CHARTS / "image" / "Dockerfile"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")

@@ -33,6 +33,7 @@ import gateway.wiring.limits
 import gateway.wiring.requests
 import tenancy.stores.valkey.node
 import tenancy.stores.valkey.watch
+from domain.identity import KeyId
 from gateway.config.load import Settings
 from gateway.deps import Deps
 from gateway.process.supervisor import WorkerSlot
@@ -88,6 +89,9 @@ class Directory(DirectorySource):
 
     async def version(self) -> int:
         return self.contents.version
+
+    async def revocations(self) -> dict[KeyId, float]:
+        return {key.id: key.revoked_unix for key in self.contents.keys if key.revoked_unix is not None}
 
     async def load(self) -> Contents:
         return self.contents

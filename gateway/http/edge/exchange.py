@@ -341,6 +341,11 @@ class Exchange(msgspec.Struct, eq=False):
                 return  # it becomes an event together with what comes behind it
         self._send(data)
 
+    def comment(self, data: bytes) -> None:
+        """Send an SSE comment between two events, which is the same in every caller's API."""
+        self._send(data)
+        self.commented = True
+
     def end_broken(self, event: bytes) -> None:
         """Send the event that says why a streamed reply failed, and end it as `cut` does."""
         self._send(AFTER_COMMENT + event if self.commented else event)

@@ -363,6 +363,9 @@ class MemoryDirectory:
     async def version(self) -> int:
         return self._state.version
 
+    async def revocations(self) -> dict[KeyId, float]:
+        return {key.id: key.revoked_unix for key in self._state.keys.values() if key.revoked_unix is not None}
+
     async def load(self) -> Contents:
         state = self._state
         return Contents(

@@ -17,6 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from tenancy.stores.sql.transaction import READS_ONLY
+
 if TYPE_CHECKING:
     from alembic.config import Config
 
@@ -96,7 +98,7 @@ def open_engine(url: str, most: int = 4) -> AsyncEngine:
         connect_args: dict[str, Any] = {"timeout": BUSY_MS / 1000, "async_creator_fn": SqliteConnection}
         engine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"), connect_args=connect_args)
         sa.event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        sa.event.listen(engine.sync_engine, "begin", _begin_immediate)
+        sa.event.listen(engine.sync_engine, "begin", _begin)
         return engine
     if parsed.drivername in ("postgresql", "postgres"):
         return create_async_engine(
@@ -121,9 +123,10 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor.close()
 
 
-def _begin_immediate(connection: sa.Connection) -> None:
-    # a transaction that reads first and writes later could fail half-way when another transaction wrote in between
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _begin(connection: sa.Connection) -> None:
+    # a transaction that reads first and writes later could fail half-way when another transaction wrote in between; one that only reads
+    # must not keep writers waiting
+    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(READS_ONLY) else "BEGIN IMMEDIATE")
 
 
 async def migrate(engine: AsyncEngine, revision: str = "head") -> None:

@@ -13,6 +13,7 @@ from tenancy.drift import added
 from tenancy.limits import Amounts, Level
 from tenancy.periods import DAY_S, HOUR_S
 from tenancy.stores.sql.schema import AUDIO_AMOUNTS, usage_event, usage_quarter, usage_total
+from tenancy.stores.sql.transaction import reading
 from tenancy.usage import MAX_SPENT, MAX_SPENT_HOURS, LedgerAway, Spent
 
 NAMED_AT_MOST: Final = 500
@@ -93,7 +94,7 @@ class SqlSpendReader:
 
     async def _rows(self, query: sa.Select[Any]) -> list[Any]:
         try:
-            async with self._engine.connect() as connection:
+            async with reading(self._engine) as connection:
                 return list((await connection.execute(query)).all())
         except (SQLAlchemyError, OSError) as error:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error

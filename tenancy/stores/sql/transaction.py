@@ -1,9 +1,11 @@
 """The open connection that the parts of one change share (`Writer`), with the statements that all of them need.
 
-`Joined` lets stores that open transactions of their own take part in a transaction that is open already.
+`Joined` lets stores that open transactions of their own take part in a transaction that is open already. `reading` opens one that only
+reads: on SQLite it neither waits for writers nor keeps them waiting, however long it reads.
 """
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
@@ -40,6 +42,20 @@ class Joined:
         yield self._connection
 
     begin = connect
+
+
+READS_ONLY: Final = "tidegate_reads_only"
+"""The execution option of a connection whose next transaction only reads (`tenancy.stores.sql.opening`)."""
+
+
+@contextlib.asynccontextmanager
+async def reading(connections: SqlConnections) -> AsyncIterator[AsyncConnection]:
+    """A connection whose transaction only reads, and sees the database as it is at its first statement (on Postgres: at each statement).
+    Where a transaction is open already, it is that one."""
+    async with connections.connect() as connection:
+        if not connection.in_transaction():
+            await connection.execution_options(**{READS_ONLY: True})
+        yield connection
 
 
 COUNTER: Final = "keys"
@@ -92,6 +108,7 @@ def rights_text(rights: Rights) -> str:
     return _ORDERED.encode(rights).decode()
 
 
+@functools.lru_cache(maxsize=4096)
 def rights_of(text: str) -> Rights:
-    """The rights in a text of `rights_text`."""
+    """The rights in a text of `rights_text`; accounts whose rights are the same share them."""
     return msgspec.json.decode(text, type=Rights)

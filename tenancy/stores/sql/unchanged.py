@@ -1,7 +1,7 @@
 """Spares processes that follow the database the statements that would find nothing new.
 
 Every worker asks several times a second whether something has changed: keys, backends, adapters, purges, rollouts. On SQLite each question
-is a transaction, for which it waits its turn among the writers. But the file system says by itself whether anything was written since:
+is a transaction, and most wait their turn among the writers. But the file system says by itself whether anything was written since:
 every transaction of any process writes to the write-ahead log. So `CachedRead` reads a value again only when the log's size or time of
 change is another one. A database without such a log, as Postgres, is always asked.
 

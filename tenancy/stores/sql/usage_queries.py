@@ -5,6 +5,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -12,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from domain.usage import Usage
 from tenancy.limits import Level, Scope
 from tenancy.stores.sql.schema import usage_event, usage_total
+from tenancy.stores.sql.transaction import reading
 from tenancy.usage import (
     MAX_PAGE_ROWS,
     PAGE_ROWS,
@@ -46,13 +48,27 @@ class SqlUsageQueries:
         query = sa.select(*keys, *_sums()).where(*_conditions(usage_total, where))
         if keys:
             query = query.group_by(*keys).order_by(*keys).limit(limit + 1)
+        place: Sequence[Any] = ()
         if after is not None:
             place = from_cursor(after, [dt.date if name == "day" else str for name in names])
             query = query.where(sa.tuple_(*keys) > sa.tuple_(*(sa.literal(v, k.type) for v, k in zip(place, keys, strict=True))))
+        if names[:1] == ("tenant",) and msgspec.structs.replace(where, first_day=None, last_day=None) == Filter():
+            tenants = await self._tenants(where, place, limit)
+            if not tenants:
+                return Page((), None)
+            query = query.where(usage_total.c.tenant.between(tenants[0], tenants[-1]))
         fetched = await self._rows(query)
         shown = fetched[:limit]
         rows = tuple(UsageAnswerRow(tuple(str(value) for value in row[: len(names)]), _sums_of(row[len(names) :])) for row in shown)
         return Page(rows, to_cursor(shown[-1][: len(names)]) if len(fetched) > limit else None)
+
+    async def _tenants(self, where: Filter, place: Sequence[Any], limit: int) -> list[str]:
+        """The tenants of one page of totals by tenant, and one or two more. A database would add up the usage of every tenant, page after
+        page; of these, which it finds by an index, it need not read others."""
+        tenant = usage_total.c.tenant
+        query = sa.select(tenant).where(*_conditions(usage_total, where)).group_by(tenant).order_by(tenant).limit(limit + 2)
+        query = query.where(tenant >= (place[0] if place else ""))  # without it, SQLite reads every tenant
+        return [row[0] for row in await self._rows(query)]
 
     async def spent(self, scope: Scope, since: dt.date | None, label: str = "") -> UsageSums:
         where = [usage_total.c[name] == value for name, value in _of_scope(scope, label).items()]
@@ -73,7 +89,7 @@ class SqlUsageQueries:
 
     async def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         try:
-            async with self._engine.connect() as connection:
+            async with reading(self._engine) as connection:
                 rows: Sequence[Any] = (await connection.execute(query)).all()
         except (SQLAlchemyError, OSError) as error:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error

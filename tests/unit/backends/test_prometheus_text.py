@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from backends.prometheus_text import MAX_PARTS, PrometheusSample, WantedSeries
+from backends.prometheus_text import MAX_PARTS, SEARCH_EVERY, PrometheusSample, SeriesPlaces, WantedSeries
 
 PAGE = rb"""# HELP a_total What a counts.
 # TYPE a_total counter
@@ -85,3 +85,60 @@ def test_what_a_page_may_cost_is_bounded_by_its_lines_and_labels_too(line: bytes
     WantedSeries(["a"]).find(line * (MAX_PARTS // parts))
     with pytest.raises(ValueError, match="more than 10,000 lines and labels"):
         WantedSeries(["a", "b"]).find(line * (MAX_PARTS // parts) + b"\n" + line + b'b{x="1"} 2\n' * 2)
+
+
+WANTED = WantedSeries(["a_total", "b", "weird", "new", "never", "broken"])
+
+
+def remembered() -> SeriesPlaces:
+    places = SeriesPlaces()
+    WANTED.find(b"# page\n" + PAGE, places)
+    return places
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b" 3.0", b" 3000000000.5"),
+        (b"# HELP a_total What a counts.", b"# HELP a_total " + b"x" * 200),
+        (b"never NaN", b"never 4"),
+        (b" 1.5e3", b"\t7 1700000000000"),
+        (b" 4\n", b" +Inf\n"),
+    ],
+)
+def test_lines_are_found_where_they_were_though_numbers_before_them_have_other_lengths(before: bytes, after: bytes) -> None:
+    page = (b"# page\n" + PAGE).replace(before, after)
+    assert remembered().again(page) == WANTED.find(page) != {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'a_total{x="2"} 4\n', b""),
+        (b'a_total{x="2"} 4', b'a_total{x="3"} 4'),
+        (b"a_total_more 9", b'a_total{x="3"} 9'),
+        (b"b 1.5e3\n", b"b 1.5e3\nb 2\n"),
+        (b"b 1.5e3", b"b"),
+        (b"# page", b"# page" + b"x" * 1000),
+        (b"\n", b"\r"),
+    ],
+)
+def test_a_page_with_other_lines_is_searched_whole(before: bytes, after: bytes) -> None:
+    page = (b"# page\n" + PAGE).replace(before, after)
+    places = remembered()
+    assert places.again(page) is None
+    assert WANTED.find(page, places) == WANTED.find(page)
+
+
+def test_a_name_that_comes_while_another_line_goes_is_found_within_some_pages() -> None:
+    page = (b"# page\n" + PAGE).replace(b"a_total_more 9", b"new 9")
+    places = remembered()
+    found = ["new" in WANTED.find(page, places) for _ in range(SEARCH_EVERY + 1)]
+    assert found == [False] * SEARCH_EVERY + [True]
+
+
+def test_a_wanted_line_at_the_very_beginning_is_searched_for_each_time() -> None:
+    places = SeriesPlaces()
+    for value in (1, 2, 30):
+        assert WANTED.find(b"b %d\nc 1\n" % value, places) == {"b": [PrometheusSample({}, float(value))]}

@@ -1,3 +1,5 @@
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -213,3 +215,26 @@ def test_the_limits_of_tenants_are_those_under_their_own_tag() -> None:
         ("organisation corp", "org/corp"): shared[1],
         ("model m", "model/m"): shared[2],
     }
+
+
+def lines_of_first_grant(tenants: int) -> int:
+    """Lines of Python that the first request of a new directory runs."""
+    limits = [limit(Level.TENANT, f"t{n}", raised_to=2000, raised_until_unix=9e9) for n in range(tenants)]
+    made, ran = directory(*EVERY_LEVEL, *limits), 0
+
+    def count(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal ran
+        ran += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        made.grant(LABS.id, 0.0)
+    finally:
+        sys.settrace(before)
+    return ran
+
+
+def test_the_first_request_of_a_new_directory_does_not_pay_for_all_tenants() -> None:
+    assert lines_of_first_grant(2000) == lines_of_first_grant(1)

@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
+from backends.signals import Signals
 from backends.simengine.settings import PRESETS
-from gateway.cli.engine_meter import BATCH_TOKENS, MeterFault, TimedStream, measured, plan_for, step_of
+from gateway.cli.engine_meter import BATCH_TOKENS, MeterFault, TimedStream, measured, plan_for, step_of, tokens_of_others
 from routing.profile import error_share, fitted_rates
 from routing.rates import PRIORS, Rates
 
@@ -159,3 +160,22 @@ def test_a_plan_has_enough_of_each_kind(longest: int, sequences: int) -> None:
     assert max(size for size, _ in plan.batches) <= sequences
     assert len(plan.batches) >= 3
     assert not set(plan.held_out) & set(plan.prompts)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "others"),
+    [
+        ({"generated_tokens": 500}, {"generated_tokens": 1500}, 0),
+        ({"generated_tokens": 500}, {"generated_tokens": 1564}, 0),
+        ({"generated_tokens": 500}, {"generated_tokens": 1565}, 65),
+        ({"generated_tokens": 500, "prefill_tokens": 100}, {"generated_tokens": 1565, "prefill_tokens": 21_100}, 65),
+        ({"generated_tokens": 500, "prefill_tokens": 100}, {"generated_tokens": 1500, "prefill_tokens": 21_101}, 1001),
+        ({"generated_tokens": 500}, {"generated_tokens": 1400}, 0),
+        ({}, {"generated_tokens": 9000}, 0),
+        ({"generated_tokens": 9000}, {}, 0),
+    ],
+)
+def test_tokens_beyond_those_of_the_measurement_are_those_of_others(before: dict[str, int], after: dict[str, int], others: int) -> None:
+    """Of prompts of 20,000 tokens a twentieth, 1,000, may be a difference of counting, and 64 of answers of 1,000."""
+    mine = [TimedStream(0.0, [1.0], 2000, 100, 0)] * 10
+    assert tokens_of_others(mine, Signals(0.0, **before), Signals(1.0, **after)) == others

@@ -79,6 +79,26 @@ async def test_an_engine_with_requests_is_left_alone_unless_forced() -> None:
     assert "say --force" in refused.stderr
 
 
+async def test_requests_of_others_during_the_measurement_end_it_unless_forced() -> None:
+    async def beside(*more: str) -> Result:
+        """A profile, beside which another one runs from the moment it has measured something."""
+        before = len(engine.received)
+        measuring = asyncio.create_task(run("profile", engine.url, *QUICK, *more))
+        await until(lambda: len([one for one in list(engine.received)[before:] if one.body]) > 3 or measuring.done())
+        body = {"model": "m", "prompt": "a b c " * 200, "max_tokens": 300, "ignore_eos": True}
+        async with httpx.AsyncClient(timeout=60, verify=False) as client:
+            assert (await client.post(f"{engine.url}/v1/completions", json=body)).status_code == 200
+        return await measuring
+
+    async with sim() as engine:
+        refused = await beside()
+        forced = await beside("--force")
+    assert refused.exit_code == 1
+    assert "others asked it meanwhile: it computed" in refused.stderr
+    assert "drain it, or say --force" in refused.stderr
+    assert forced.exit_code == 0, forced.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

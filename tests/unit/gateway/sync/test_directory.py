@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from domain.identity import TenantId
+from domain.identity import KeyId, TenantId
 from gateway.sync.directory import ADMIN_STALE_S, MAX_SEALED_AGE_S, SAVE_EVERY_S, DirectoryFile, DirectoryWatch
 from tenancy.accounts import DEFAULT_PROJECT, Contents, Tenant
 from tenancy.directory import Directory
@@ -233,6 +233,58 @@ async def test_a_store_that_never_answers_counts_as_away(site: Site, monkeypatch
     site.now += 5.0
     await site.watch.refresh(site)
     assert site.watch.age_s == 5.0
+
+
+async def test_contents_that_take_longer_than_an_answer_are_no_outage(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, _ = await site.add(1)
+    answer_s, contents = 0.01, await site.store.load()
+
+    async def slow() -> Contents:
+        late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(3 * answer_s, late.set_result, None)
+        await late
+        return contents
+
+    monkeypatch.setattr(site.store, "load", slow)
+    monkeypatch.setattr("gateway.sync.directory.READ_WITHIN_S", answer_s)
+    await site.watch.refresh(site)
+    assert site.takes(key)
+
+
+async def test_a_revocation_among_many_keys_is_in_force_before_the_others_are_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, record = await site.add(1)
+    other, _ = await site.add(2)
+    await site.watch.refresh(site)
+    monkeypatch.setattr("gateway.sync.directory.MANY_KEYS", 1)
+    async with site.store.transaction() as change:
+        await change.keys.update(EVERYWHERE, revoked(record, site.now))
+    seen = []
+
+    async def slow() -> Contents:
+        seen.append((site.takes(key), site.takes(other)))
+        raise ConnectionError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.store, "load", slow)
+        await site.watch.refresh(site)
+        assert seen == [(False, True)]
+        await site.watch.refresh(site)
+        assert not site.takes(key)  # though the contents were not read
+    await site.watch.refresh(site)
+    assert not site.takes(key)
+    assert site.takes(other)
+
+
+async def test_few_keys_are_read_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never() -> dict[KeyId, float]:
+        raise AssertionError
+
+    await site.add(1)
+    await site.watch.refresh(site)
+    monkeypatch.setattr(site.store, "revocations", never)
+    key, _ = await site.add(2)
+    await site.watch.refresh(site)
+    assert site.takes(key)
 
 
 async def test_a_disabled_tenant_takes_its_keys_along(site: Site) -> None:

@@ -10,8 +10,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tenancy.stores.sql import open_engine
+from tenancy.limits import Level
+from tenancy.stores.sql import SqlDirectory, SqlSpendReader, SqlUsageQueries, open_engine
 from tenancy.stores.sql.opening import SqliteConnection
+from tenancy.stores.sql.transaction import reading
+from tenancy.usage import Filter
 from tests.databases import migrated_file
 
 
@@ -85,3 +88,40 @@ async def test_a_transaction_that_is_cancelled_at_any_step_leaves_the_database_t
                 await other.execute("INSERT INTO t VALUES (2)")
                 await other.commit()
             turns += 1
+
+
+async def test_who_only_reads_neither_waits_for_a_writer_nor_keeps_one_waiting(tmp_path: Path) -> None:
+    async with counting(tmp_path / "t.db") as engine:
+        written, everything = sa.text("INSERT INTO t VALUES (1)"), sa.text("SELECT n FROM t")
+        async with engine.begin() as writer:
+            await writer.execute(written)
+            async with reading(engine) as reader:
+                assert (await reader.execute(everything)).all() == []
+        async with reading(engine) as reader:
+            assert len((await reader.execute(everything)).all()) == 1
+            async with engine.begin() as writer:
+                await writer.execute(written)
+            assert len((await reader.execute(everything)).all()) == 1  # of one moment, whatever is written meanwhile
+        async with reading(engine) as reader:
+            assert len((await reader.execute(everything)).all()) == 2
+
+
+async def test_reports_and_the_directory_are_read_while_somebody_writes(tmp_path: Path) -> None:
+    async with counting(tmp_path / "t.db") as engine, engine.begin() as writer:
+        await writer.execute(sa.text("INSERT INTO t VALUES (1)"))
+        directory, usage = SqlDirectory(engine), SqlUsageQueries(engine)
+        assert (await directory.load()).version == await directory.version()
+        assert await directory.peppers() == frozenset()
+        assert (await usage.totals(("tenant", "model"), Filter())).rows == ()
+        assert (await usage.events(Filter())).events == ()
+        assert await SqlSpendReader(engine).spent_by(Level.TENANT, ["acme"], None) == []
+
+
+async def test_a_directory_that_does_not_come_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with counting(tmp_path / "t.db") as engine:
+        directory = SqlDirectory(engine)
+        with monkeypatch.context() as patched:
+            patched.setattr("tenancy.stores.sql.directory.LOAD_WITHIN_S", 0.0)
+            with pytest.raises(TimeoutError):
+                await directory.load()
+        assert (await directory.load()).version == await directory.version()
