@@ -124,5 +124,13 @@ def test_a_launch_of_a_revision_serves_its_weights_under_a_name_that_proves_them
     assert "the weights of tide-8b@v2 lie at s3://bucket/x, which no engine opens: say where they are copied to" in apart.stderr
     copied = engine("render", "vllm-8b", "--revision", "tide-8b@v2", "--set", "model=/models/copy", *at)
     assert "vllm serve /models/copy" in copied.stdout, copied.output
+    told = run("register", "tide-8b@v3", str(weights), "--context", "8192", "--tokenizer", "/tokenizers/tide", *at)
+    assert told.exit_code == 0, told.output
+    rendered = engine("render", "sglang-8b", "--revision", "tide-8b@v3", "--format", "compose", *at)
+    assert rendered.exit_code == 0, rendered.output
+    for words in ("--context-length\n    - '8192'", "--tokenizer-path\n    - /tokenizers/tide", "- /tokenizers:/tokenizers:ro"):
+        assert words in rendered.stdout
+    shorter = engine("render", "vllm-8b", "--revision", "tide-8b@v3", "--set", "max-model-len=4096", *at)
+    assert (shorter.exit_code, "registered for a context of 8192 tokens, and --max-model-len is 4096" in shorter.stderr) == (1, True)
     assert run("retire", "tide-8b@v2", "--yes", *at).exit_code == 0
     assert "tide-8b@v2 is retired" in engine("render", "vllm-8b", "--revision", "tide-8b@v2", *at).stderr
