@@ -79,6 +79,28 @@ def test_a_revision_is_registered_from_its_files_and_lives_on_the_database(confi
     assert json.loads(run("show", "tide-8b@v0", "--json", *at).stdout)["retired_unix"] is not None
 
 
+def test_pools_that_disagree_with_the_registry_are_named(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+    other = "sha256:" + "ef" * 32
+    made = run("register", "tide-8b@v1", "s3://bucket/tide", "--digest", other, *at)
+    assert made.exit_code == 0, made.output
+    words = f"note: pool chat is pinned to tide-8b@v1 with another digest than the registry has, {other}: correct the digest"
+    assert words in made.stderr
+    assert words in run("show", "tide-8b@v1", *at).stderr
+    assert "chat (other digest)" in run("list", *at).stdout
+    assert json.loads(run("show", "tide-8b@v1", "--json", *at).stdout)["disagreeing_pools"] == ["chat"]
+
+
+def test_a_pool_that_is_pinned_to_a_retired_revision_is_named(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+    assert run("register", "tide-8b@v0", str(weights), *at).exit_code == 0
+    assert run("retire", "tide-8b@v0", "--yes", *at).exit_code == 0
+    assert "note:" not in run("show", "tide-8b@v0", *at).stderr
+    Path(config).write_text(Path(config).read_text().replace("revision: v1", "revision: v0"))
+    assert "note: pool chat is pinned to tide-8b@v0, which is retired: pin to another revision" in run("show", "tide-8b@v0", *at).stderr
+    assert "retired, pinned" in run("list", *at).stdout
+
+
 def test_what_cannot_be_registered_says_what_to_do(config: str, weights: Path) -> None:
     at = ("-c", config, "--offline")
     for arguments, words in {
