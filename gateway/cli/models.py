@@ -14,7 +14,7 @@ from backends.launch.weights_digest import ModelFiles, NotAModel, read_model, un
 from gateway.cli.admin_client import API, AdminClient, Yes, sure
 from gateway.cli.connection import StoreOptions
 from gateway.cli.groups import CommandGroup
-from gateway.cli.printing import OutputOptions, err, fail, out
+from gateway.cli.printing import OutputOptions, err, fail, moment, out
 
 model_app = CommandGroup("The registry of models: revisions, their digests, and what was measured.")
 
@@ -149,11 +149,22 @@ def profile(reference: Reference, gateway: StoreOptions) -> None:
 
 @model_app.command("retire")
 def retire(reference: Reference, gateway: StoreOptions, yes: Yes = False) -> None:
-    """Mark a revision as no longer to be served. It stays in the registry; refused while a pool is pinned to it."""
-    named(reference)
-    sure(f"Retire {reference}?", yes)
-    gateway.api().post(f"{REVISIONS}/{quote(reference)}/retire")
-    out.print(f"{reference} is retired", markup=False, soft_wrap=True)
+    """Mark a revision as no longer to be served. It stays in the registry; refused while a pool is pinned to it.
+
+    The pools are those of the gateway that is asked, or of --config without one. Gateways with other settings are not asked.
+    """
+    api = gateway.api()
+    shown = revision_of(api, reference)
+    whose = f"the gateway at {api.where}" if api.asks_gateway else str(gateway.config)
+    if shown["pools"]:
+        fail(f"{reference} is in use: of {whose}, {_pools_are(shown['pools'])} pinned to it; pin to another revision first")
+    if shown["retired_unix"] is not None:
+        out.print(f"{reference} is retired already, since {moment(shown['retired_unix'])}", markup=False, soft_wrap=True)
+        return
+    seen = f"no pool of {whose} is pinned to it, and gateways with other settings"
+    sure(f"Retire {reference}? As far as is known here, {seen} are not asked.", yes)
+    api.post(f"{REVISIONS}/{quote(reference)}/retire")
+    out.print(f"{reference} is retired; {seen} were not asked", markup=False, soft_wrap=True)
 
 
 def named(reference: str) -> tuple[str, str]:

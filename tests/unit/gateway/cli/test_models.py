@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import app
+from tests.admin_socket import admin_socket
 from tests.command_line import Commands, Result
 from tests.unit.backends.launch.test_weights_digest import CONFIG, safetensors
 
@@ -73,9 +74,12 @@ def test_a_revision_is_registered_from_its_files_and_lives_on_the_database(confi
         ("tide-8b@v0", "fp8", "1 GPU", "registered"),
         ("tide-8b@v1", "bfloat16", "tp4", "registered"),
     ]
-    used = run("retire", "tide-8b@v1", "--yes", *at)
-    assert (used.exit_code, "pool chat is pinned to it" in used.stderr) == (1, True)
-    assert run("retire", "tide-8b@v0", "--yes", *at).exit_code == 0
+    used = run("retire", "tide-8b@v1", *at)
+    assert (used.exit_code, f"of {config}, pool chat is pinned to it" in used.stderr) == (1, True)
+    retired = run("retire", "tide-8b@v0", "--yes", *at)
+    assert retired.stdout == (
+        f"tide-8b@v0 is retired; no pool of {config} is pinned to it, and gateways with other settings were not asked\n"
+    )
     assert json.loads(run("show", "tide-8b@v0", "--json", *at).stdout)["retired_unix"] is not None
 
 
@@ -99,6 +103,38 @@ def test_a_pool_that_is_pinned_to_a_retired_revision_is_named(config: str, weigh
     Path(config).write_text(Path(config).read_text().replace("revision: v1", "revision: v0"))
     assert "note: pool chat is pinned to tide-8b@v0, which is retired: pin to another revision" in run("show", "tide-8b@v0", *at).stderr
     assert "retired, pinned" in run("list", *at).stdout
+
+
+def test_nothing_is_asked_before_a_revision_is_known(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+
+    def retire(reference: str, answer: str) -> Result:
+        return Commands(env={"COLUMNS": "250"}).invoke(app, ["model", "retire", reference, *at], input=answer)
+
+    unknown = retire("tide-8b@v9", "")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert "there is no revision tide-8b@v9" in unknown.stderr
+    assert run("register", "tide-8b@v0", str(weights), *at).exit_code == 0
+    refused = retire("tide-8b@v0", "n\n")
+    assert refused.exit_code == 1
+    assert f"Retire tide-8b@v0? As far as is known here, no pool of {config} is pinned to it" in refused.output
+    assert json.loads(run("show", "tide-8b@v0", "--json", *at).stdout)["retired_unix"] is None
+    assert retire("tide-8b@v0", "y\n").exit_code == 0
+    again = retire("tide-8b@v0", "")
+    assert (again.exit_code, again.stdout.startswith("tide-8b@v0 is retired already, since 20")) == (0, True)
+
+
+def test_a_running_gateway_is_asked_for_the_pools_of_its_own_settings(tmp_path: Path) -> None:
+    digest = "sha256:0123456789ab" + "cd" * 26
+    with admin_socket(tmp_path) as port:
+        for revision in ("v0", "v1"):
+            assert port.run("model", "register", f"tide-8b@{revision}", "s3://bucket/tide", "--digest", digest).exit_code == 0
+        used = port.run("model", "retire", "tide-8b@v1")
+        assert used.exit_code == 1
+        assert f"tide-8b@v1 is in use: of the gateway at {port.url}, pool pinned-chat is pinned to it" in used.stderr
+        retired = port.run("model", "retire", "tide-8b@v0", "--yes")
+        assert retired.exit_code == 0
+        assert f"tide-8b@v0 is retired; no pool of the gateway at {port.url} is pinned to it" in retired.stdout
 
 
 def test_what_cannot_be_registered_says_what_to_do(config: str, weights: Path) -> None:
