@@ -328,7 +328,7 @@ async def admin_port(
         adapter_registry=AdapterRegistry(adapter_pools(folder), wall),
         registered_adapters=StoreTransactions(journal).adapters,
         models=StoreTransactions(journal).models,
-        pinned={"tide-8b@v1": ["pinned-chat"]},
+        pinned={"tide-8b@v1": {"pinned-chat": "sha256:0123456789ab" + "cd" * 26}},
         bounds=bounds,
         explaining=Explains(),
         reloading=Reloads(),

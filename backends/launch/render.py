@@ -142,17 +142,29 @@ def ports(launch: Launch) -> dict[str, int]:
 
 
 def model_folders(launch: Launch) -> list[str]:
-    """The folders that a container must mount: those of the model and of a draft model. Raises LaunchError for a relative path."""
-    folders = []
+    """The folders that a container must mount: those of the model, of a draft model, and of a tokenizer that lies elsewhere.
+
+    Raises LaunchError for a relative path.
+    """
+    folders: list[str] = []
     for name in ("model", "draft_model"):
         if name not in launch.parameters:
             continue
         path = PurePosixPath(str(launch.parameters[name]))
         if not path.is_absolute() or path == path.parent:
             raise LaunchError(f"a container needs an absolute path; say --set {name}=/models/… (here: {path})")
-        if str(path.parent) not in folders:
-            folders.append(str(path.parent if path.parent != path.parent.parent else path))
+        if (folder := _folder_of(path)) not in folders:
+            folders.append(folder)
+    tokenizer = PurePosixPath(str(launch.flags.get("tokenizer-path" if launch.engine == "sglang" else "tokenizer", "")))
+    # a name of the hub is no path, and what lies below a mounted folder is mounted with it
+    if tokenizer.is_absolute() and tokenizer != tokenizer.parent and not any(tokenizer.is_relative_to(folder) for folder in folders):
+        folders.append(_folder_of(tokenizer))
     return folders
+
+
+def _folder_of(path: PurePosixPath) -> str:
+    """The folder to mount for a path: the one that it lies in, or itself at the root."""
+    return str(path.parent if path.parent != path.parent.parent else path)
 
 
 def yaml_text(*documents: dict[str, Any]) -> str:

@@ -337,8 +337,8 @@ class Parts:
     adapter_registry: AdapterRegistry
     registered_adapters: Callable[[], AbstractAsyncContextManager[AdapterStore]]
     models: Callable[[], AbstractAsyncContextManager[ModelRevisionStore]]
-    pinned: Mapping[str, Sequence[str]]
-    """The pools of the settings that are pinned to a revision, by its reference."""
+    pinned: Mapping[str, Mapping[str, str]]
+    """The digests with which pools of the settings are pinned to a revision, by pool, by the revision's reference."""
     bounds: DirectoryBounds
     """How many keys and projects one tenant may have."""
     explaining: Explaining

@@ -134,6 +134,11 @@ class AdminClient:
         self._quiet = quiet
         self._etag = ""
 
+    @property
+    def asks_gateway(self) -> bool:
+        """Whether requests go to a running gateway, and not to an API in this process."""
+        return isinstance(self._transport, AdminHttp)
+
     def get(self, path: str, statuses: Collection[int] = (200,)) -> bytes:
         """The body of an answer with one of these statuses; another status ends the command."""
         status, body, _ = self._ask("GET", path)

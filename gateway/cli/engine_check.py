@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,7 +28,7 @@ from gateway.cli.connection import StoreOptions
 from gateway.cli.engine_access import EngineAccess, EngineAccessOptions, Kind, NamedPool, access_of, kind_of, settings_of, unanswered
 from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.models import revision_of
-from gateway.cli.printing import fail, out
+from gateway.cli.printing import fail, moment, out
 from gateway.config.pools import PoolSettings
 from gateway.prompt.find_tokenizer import found_tokenizer
 
@@ -193,6 +193,8 @@ class Subject(msgspec.Struct):
     pool: str = ""
     has_tokenizer: bool = False
     """Whether its pool names one."""
+    pin: Pinned | None = None
+    """The revision that its pool is pinned to."""
 
 
 def check_engine(
@@ -229,13 +231,15 @@ def check_engine(
             fail(str(error), code=2)
     elif way.own:
         fail("--ca, --cert, --key and --api-key-env go with a URL: engines of settings are asked with what their pools say", code=2)
-    needs = EngineNeeds() if launch is None else needs_of(launch_from(launch, sets))
+    shown = None if revision is None else revision_of(gateway.api(), revision)
+    # an engine of a revision that is retired is compared all the same, and `_of_registry` says so
+    served = None if shown is None else {**shown, "retired_unix": None}
+    needs = EngineNeeds() if launch is None else needs_of(launch_from(launch, sets, revision=served))
     options = {"served_name": served_name, "context": context, "block_size": block_size, "sequences": sequences, "lora_slots": lora_slots}
     needs = msgspec.structs.replace(needs, **{name: value for name, value in options.items() if value is not None})
     if embeddings:
         needs = msgspec.structs.replace(needs, generates=False)
-    if revision is not None:
-        shown = revision_of(gateway.api(), revision)
+    if shown is not None:
         needs = msgspec.structs.replace(needs, pinned=Pinned(shown["reference"], shown["digest"]))
     if url is None:
         subjects = _of_settings(gateway.config, needs, named)
@@ -246,7 +250,7 @@ def check_engine(
     wrong = False
     results = []
     for subject in subjects:
-        findings = look(subject, probe=probe)
+        findings = look(subject, probe=probe) + ([] if shown is None else _of_registry(subject, shown))
         wrong = wrong or any(finding.state == "wrong" for finding in findings)
         results.append({"id": subject.id, "url": subject.url, "dialect": subject.dialect, "findings": findings})
         if not as_json:
@@ -347,7 +351,19 @@ def _of_pool(pool: PoolSettings, url: str, dialect: str, needs: EngineNeeds, acc
     binds = backend is not None and backend.kv_events is not None and backend.kv_events.bind
     held = pool.max_loras if pool.loras else None
     needs = msgspec.structs.replace(needs, served_name=pool.model, pinned=needs.pinned or pool.pin, lora_held=held, gateway_binds=binds)
-    return Subject("" if backend is None else backend.id, url, dialect, needs, access, pool.name, pool.tokenizer is not None)
+    return Subject("" if backend is None else backend.id, url, dialect, needs, access, pool.name, pool.tokenizer is not None, pool.pin)
+
+
+def _of_registry(subject: Subject, shown: Mapping[str, Any]) -> list[EngineFinding]:
+    """What the registry says against the revision and the pool's pin, whatever the engine proves."""
+    findings, reference, pin = [], shown["reference"], subject.pin
+    if shown["retired_unix"] is not None:
+        there = f"{reference} is retired since {moment(shown['retired_unix'])}"
+        findings.append(EngineFinding("registry", "wrong", f"{there}; serve another revision (`tidegate model list`)"))
+    if pin is not None and pin.reference == reference and pin.digest != shown["digest"]:
+        there = f"pool {subject.pool} is pinned to {reference} with {pin.digest}, and the registry has {shown['digest']}"
+        findings.append(EngineFinding("registry", "wrong", f"{there}; correct the digest in the settings, or pin to another revision"))
+    return findings
 
 
 def _agree(subject: Subject, findings: list[EngineFinding], subjects: list[Subject]) -> None:

@@ -14,7 +14,7 @@ from backends.launch.weights_digest import ModelFiles, NotAModel, read_model, un
 from gateway.cli.admin_client import API, AdminClient, Yes, sure
 from gateway.cli.connection import StoreOptions
 from gateway.cli.groups import CommandGroup
-from gateway.cli.printing import OutputOptions, fail, out
+from gateway.cli.printing import OutputOptions, err, fail, moment, out
 
 model_app = CommandGroup("The registry of models: revisions, their digests, and what was measured.")
 
@@ -99,6 +99,7 @@ def register(
     made = gateway.api().post(REVISIONS, body)
     proof = f"engines prove it with a name that ends with {made['proof']}"
     out.print(f"{made['reference']} registered: {made['digest']}; {proof}", markup=False, soft_wrap=True)
+    _print_doubts(made)
 
 
 @model_app.command("list")
@@ -114,8 +115,8 @@ def list_revisions(
             "precision": one["precision"] or "-",
             "context": one["context_tokens"] or "-",
             "layout": layout_text(one["layout"]),
-            "pools": one["pools"] or "-",
-            "state": "retired" if one["retired_unix"] is not None else "profiled" if one["profile"] else "registered",
+            "pools": ", ".join(f"{pool} (other digest)" if pool in _disagreeing(one) else pool for pool in one["pools"]) or "-",
+            "state": _state(one),
             "weights": one["weights"],
         }
         for one in items
@@ -134,6 +135,7 @@ def show(reference: Reference, gateway: StoreOptions, output: OutputOptions) -> 
     output.show_one({name: value if isinstance(value, float | None) else _text(value) for name, value in fields.items()}, revision)
     if not output.for_scripts:
         out.print(f"\npin a pool to it with\n  {pool_lines(revision)}", markup=False, soft_wrap=True)
+        _print_doubts(revision)
 
 
 @model_app.command("profile")
@@ -147,11 +149,22 @@ def profile(reference: Reference, gateway: StoreOptions) -> None:
 
 @model_app.command("retire")
 def retire(reference: Reference, gateway: StoreOptions, yes: Yes = False) -> None:
-    """Mark a revision as no longer to be served. It stays in the registry; refused while a pool is pinned to it."""
-    named(reference)
-    sure(f"Retire {reference}?", yes)
-    gateway.api().post(f"{REVISIONS}/{quote(reference)}/retire")
-    out.print(f"{reference} is retired", markup=False, soft_wrap=True)
+    """Mark a revision as no longer to be served. It stays in the registry; refused while a pool is pinned to it.
+
+    The pools are those of the gateway that is asked, or of --config without one. Gateways with other settings are not asked.
+    """
+    api = gateway.api()
+    shown = revision_of(api, reference)
+    whose = f"the gateway at {api.where}" if api.asks_gateway else str(gateway.config)
+    if shown["pools"]:
+        fail(f"{reference} is in use: of {whose}, {_pools_are(shown['pools'])} pinned to it; pin to another revision first")
+    if shown["retired_unix"] is not None:
+        out.print(f"{reference} is retired already, since {moment(shown['retired_unix'])}", markup=False, soft_wrap=True)
+        return
+    seen = f"no pool of {whose} is pinned to it, and gateways with other settings"
+    sure(f"Retire {reference}? As far as is known here, {seen} are not asked.", yes)
+    api.post(f"{REVISIONS}/{quote(reference)}/retire")
+    out.print(f"{reference} is retired; {seen} were not asked", markup=False, soft_wrap=True)
 
 
 def named(reference: str) -> tuple[str, str]:
@@ -188,6 +201,37 @@ def layout_text(layout: dict[str, int]) -> str:
 def pool_lines(revision: dict[str, Any]) -> str:
     """The settings that pin a pool to a revision."""
     return f"revision: {revision['revision']}\n  pinned: {{model: {revision['model']}, digest: {revision['digest']}, unproven: refuse}}"
+
+
+def doubts_of(revision: dict[str, Any]) -> list[str]:
+    """What the registry says against the pools of the settings that are pinned to a revision, one sentence each."""
+    reference, sentences = revision["reference"], []
+    if pools := _disagreeing(revision):
+        there = f"{_pools_are(pools)} pinned to {reference} with another digest than the registry has, {revision['digest']}"
+        sentences.append(f"{there}: correct the digest in the settings, or pin to another revision")
+    if revision["retired_unix"] is not None and revision["pools"]:
+        sentences.append(f"{_pools_are(revision['pools'])} pinned to {reference}, which is retired: pin to another revision")
+    return sentences
+
+
+def _print_doubts(revision: dict[str, Any]) -> None:
+    for sentence in doubts_of(revision):
+        err.print(f"note: {sentence}", markup=False, soft_wrap=True)
+
+
+def _disagreeing(revision: dict[str, Any]) -> list[str]:
+    found: list[str] = revision.get("disagreeing_pools", [])  # a gateway of the release before does not say it
+    return found
+
+
+def _pools_are(names: list[str]) -> str:
+    return f"pool {names[0]} is" if len(names) == 1 else f"pools {', '.join(names)[:300]} are"
+
+
+def _state(revision: dict[str, Any]) -> str:
+    if revision["retired_unix"] is not None:
+        return "retired, pinned" if revision["pools"] else "retired"
+    return "profiled" if revision["profile"] else "registered"
 
 
 def _text(value: Any) -> str:

@@ -491,10 +491,10 @@ class PoolSettings(Strict):
         return self
 
 
-def pinned_of(pools: Sequence[PoolSettings]) -> dict[str, list[str]]:
-    """The pools that are pinned to a revision of the registry of models, by its reference."""
-    pinned: dict[str, list[str]] = {}
+def pinned_of(pools: Sequence[PoolSettings]) -> dict[str, dict[str, str]]:
+    """The pools that are pinned to a revision of the registry of models, each with its digest, by the revision's reference."""
+    pinned: dict[str, dict[str, str]] = {}
     for pool in pools:
         if pool.pinned is not None:
-            pinned.setdefault(pool.reference, []).append(pool.name)
+            pinned.setdefault(pool.reference, {})[pool.name] = pool.pinned.digest
     return pinned

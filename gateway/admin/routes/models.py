@@ -1,5 +1,6 @@
 """The registry of models: which revisions there are, where their weights lie, what was measured of them. docs/reference/models.md."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -92,6 +93,7 @@ class RevisionShown(BaseModel):
     registered_unix: float
     retired_unix: float | None
     pools: list[str] = Field(description="The pools of the settings that are pinned to it.")
+    disagreeing_pools: list[str] = Field(description="Those of them whose settings say another digest than the registry.")
     profile: dict[str, Any] | None = Field(description="What `tidegate engine profile` measured; null before.")
 
 
@@ -208,8 +210,11 @@ def _named(reference: str) -> tuple[str, str]:
     return model, revision
 
 
-def _shown(record: ModelRevision, pinned: Any) -> dict[str, Any]:
+def _shown(record: ModelRevision, pinned: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    digests = pinned.get(record.reference, {})
     shown = msgspec.to_builtins(record)
     shown["tokenizer"] = record.tokenizer or None
     shown["profile"] = msgspec.json.decode(record.profile) if record.profile else None
-    return {"reference": record.reference, **shown, "proof": proof_of(record.digest), "pools": list(pinned.get(record.reference, ()))}
+    shown["pools"] = list(digests)
+    shown["disagreeing_pools"] = [pool for pool, digest in digests.items() if digest != record.digest]
+    return {"reference": record.reference, **shown, "proof": proof_of(record.digest)}

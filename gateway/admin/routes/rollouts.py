@@ -357,7 +357,7 @@ def _check_prompts(document: RolloutDocument, existing: Collection[str]) -> None
 
 
 async def _check_revisions(call: AdminCall, document: RolloutDocument) -> None:
-    """Refuses pools that are pinned to a revision that the registry lacks, and a canary of a retired one."""
+    """Refuses pools that are pinned to a revision that the registry lacks or knows with another digest, and a canary of a retired one."""
     for reference, pools in call.parts.pinned.items():
         used = [name for name in (document.baseline, document.canary) if name in pools]
         if not used:
@@ -369,6 +369,13 @@ async def _check_revisions(call: AdminCall, document: RolloutDocument) -> None:
             except RevisionMissing:
                 missing = f"pool {used[0]} is pinned to {reference}, which the registry of models lacks; register it first."
                 raise AdminProblem(400, "unknown_revision", missing, "baseline" if used[0] == document.baseline else "canary") from None
+        if unlike := [name for name in used if pools[name] != found.digest]:
+            param = "baseline" if unlike[0] == document.baseline else "canary"
+            differs = (
+                f"pool {unlike[0]} is pinned to {reference} with {pools[unlike[0]]}, and the registry of models has {found.digest}; "
+                "correct the digest in the settings, or pin the pool to another revision."
+            )
+            raise AdminProblem(409, "digest_differs", differs, param)
         if document.canary in pools and found.retired_unix is not None:
             retired = f"pool {document.canary} is pinned to {reference}, which is retired; pin it to another revision."
             raise AdminProblem(409, "retired", retired, "canary")

@@ -94,6 +94,12 @@ def test_folders_and_ports() -> None:
     assert model_folders(launched("vllm-8b", {"model": "/llama"})) == ["/llama"]
 
 
+@pytest.mark.parametrize(("name", "flag"), [("vllm-8b", "tokenizer"), ("sglang-8b", "tokenizer-path")])
+def test_a_tokenizer_that_lies_elsewhere_is_mounted_too(name: str, flag: str) -> None:
+    for tokenizer, folders in {"/tok/llama": ["/models", "/tok"], "/models/a/tok": ["/models"], "org/llama": ["/models"]}.items():
+        assert model_folders(launched(name, {flag: tokenizer})) == folders
+
+
 def test_lines_are_cut_before_flags() -> None:
     assert parts(("p", "x", "--a", "1", "--b", "--c", "2", "3")) == [["p", "x"], ["--a", "1"], ["--b"], ["--c", "2", "3"]]
 

@@ -1,7 +1,7 @@
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -177,3 +177,75 @@ def test_a_tokenizer_in_the_folder_that_the_engine_names_is_told_with_what_to_wr
         f"tokenizer: the engine's model is {tmp_path}, which has a tokenizer here; write tokenizer: {tmp_path} in its pool" in result.stdout
     )
     assert "which has a tokenizer here" not in named.stdout, "the pool names one"
+
+
+DIGEST = "sha256:" + "ab" * 32
+PINNED = """
+pools:
+  - {{name: chat, model: tiny, revision: {revision}, pinned: {{digest: "{digest}"}}, backends: [{{id: gpu-0, url: "{url}"}}]}}
+"""
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Callable[..., Result]:
+    """Runs commands on a database that has the revision tiny@v1, and on settings with one pinned pool."""
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "tidegate.pepper").write_text("0" * 64)
+    config = tmp_path / "tidegate.yaml"
+
+    def command(*arguments: str, url: str = "http://127.0.0.1:9", revision: str = "v1", digest: str = DIGEST) -> Result:
+        config.write_text(PINNED.format(url=url, revision=revision, digest=digest))
+        return Commands(env={"COLUMNS": "250"}).invoke(app, [*arguments, "-c", str(config), "--offline"])
+
+    made = command("model", "register", "tiny@v1", "/models/tiny", "--digest", DIGEST, "--context", "1024")
+    assert made.exit_code == 0, made.output
+    return command
+
+
+def of_registry(result: Result) -> list[tuple[str, str]]:
+    (found,) = json.loads(result.stdout)["engines"]
+    return [(one["state"], one["text"]) for one in found["findings"] if one["what"] == "registry"]
+
+
+def proving() -> dict[str, bytes]:
+    """An engine that proves tiny@v1."""
+    (model,) = json.loads(recording()[MODELS])["data"]
+    listed = [model, {**model, "id": "tiny@sha256-abababababab"}]
+    return {**recording(), MODELS: json.dumps({"object": "list", "data": listed}).encode()}
+
+
+def test_an_engine_of_a_retired_revision_is_wrong(registry: Callable[..., Result]) -> None:
+    check = ("engine", "check", "--revision", "tiny@v1", "--json")
+    with engine(proving()) as url:
+        before = registry(*check, url)
+        assert (before.exit_code, of_registry(before)) == (0, [])
+        assert registry("model", "retire", "tiny@v1", "--yes", revision="v2").exit_code == 0
+        for asked in ((url,), (url, "--launch", "vllm-cpu-test")):
+            after = registry(*check, *asked)
+            ((state, text),) = of_registry(after)
+            assert (after.exit_code, state) == (1, "wrong")
+            assert text.startswith("tiny@v1 is retired since 20")
+            assert "serve another revision" in text
+
+
+def test_a_pool_that_is_pinned_with_another_digest_is_wrong(registry: Callable[..., Result]) -> None:
+    other = "sha256:" + "cd" * 32
+    check = ("engine", "check", "--revision", "tiny@v1", "--json")
+    with engine(proving()) as url:
+        result = registry(*check, url=url, digest=other)
+        assert of_registry(registry(*check, url=url)) == []
+        assert of_registry(registry(*check, url=url, revision="v0", digest=other)) == [], "another revision has another digest"
+    ((state, text),) = of_registry(result)
+    assert (result.exit_code, state) == (1, "wrong")
+    assert text.startswith(f"pool chat is pinned to tiny@v1 with {other}, and the registry has {DIGEST}")
+
+
+def test_a_launch_configuration_is_compared_as_the_revision_is_served(registry: Callable[..., Result]) -> None:
+    with engine(proving()) as url:
+        result = registry("engine", "check", url, "--revision", "tiny@v1", "--launch", "vllm-cpu-test", "--json")
+        alone = json.loads(registry("engine", "check", url, "--launch", "vllm-8b", "--json").stdout)
+        other = registry("engine", "check", url, "--revision", "tiny@v1", "--launch", "vllm-70b-tp4")
+    assert result.exit_code == 0, result.stdout
+    context = [one["state"] for one in alone["engines"][0]["findings"] if one["what"] == "context length"]
+    assert context == ["wrong"], "the launch configuration's own context is 32,768"
+    assert "tiny@v1 is registered for tensor parallelism 1, and --tensor-parallel-size is 4" in other.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import app
+from tests.admin_socket import admin_socket
 from tests.command_line import Commands, Result
 from tests.unit.backends.launch.test_weights_digest import CONFIG, safetensors
 
@@ -73,10 +74,67 @@ def test_a_revision_is_registered_from_its_files_and_lives_on_the_database(confi
         ("tide-8b@v0", "fp8", "1 GPU", "registered"),
         ("tide-8b@v1", "bfloat16", "tp4", "registered"),
     ]
-    used = run("retire", "tide-8b@v1", "--yes", *at)
-    assert (used.exit_code, "pool chat is pinned to it" in used.stderr) == (1, True)
-    assert run("retire", "tide-8b@v0", "--yes", *at).exit_code == 0
+    used = run("retire", "tide-8b@v1", *at)
+    assert (used.exit_code, f"of {config}, pool chat is pinned to it" in used.stderr) == (1, True)
+    retired = run("retire", "tide-8b@v0", "--yes", *at)
+    assert retired.stdout == (
+        f"tide-8b@v0 is retired; no pool of {config} is pinned to it, and gateways with other settings were not asked\n"
+    )
     assert json.loads(run("show", "tide-8b@v0", "--json", *at).stdout)["retired_unix"] is not None
+
+
+def test_pools_that_disagree_with_the_registry_are_named(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+    other = "sha256:" + "ef" * 32
+    made = run("register", "tide-8b@v1", "s3://bucket/tide", "--digest", other, *at)
+    assert made.exit_code == 0, made.output
+    words = f"note: pool chat is pinned to tide-8b@v1 with another digest than the registry has, {other}: correct the digest"
+    assert words in made.stderr
+    assert words in run("show", "tide-8b@v1", *at).stderr
+    assert "chat (other digest)" in run("list", *at).stdout
+    assert json.loads(run("show", "tide-8b@v1", "--json", *at).stdout)["disagreeing_pools"] == ["chat"]
+
+
+def test_a_pool_that_is_pinned_to_a_retired_revision_is_named(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+    assert run("register", "tide-8b@v0", str(weights), *at).exit_code == 0
+    assert run("retire", "tide-8b@v0", "--yes", *at).exit_code == 0
+    assert "note:" not in run("show", "tide-8b@v0", *at).stderr
+    Path(config).write_text(Path(config).read_text().replace("revision: v1", "revision: v0"))
+    assert "note: pool chat is pinned to tide-8b@v0, which is retired: pin to another revision" in run("show", "tide-8b@v0", *at).stderr
+    assert "retired, pinned" in run("list", *at).stdout
+
+
+def test_nothing_is_asked_before_a_revision_is_known(config: str, weights: Path) -> None:
+    at = ("-c", config, "--offline")
+
+    def retire(reference: str, answer: str) -> Result:
+        return Commands(env={"COLUMNS": "250"}).invoke(app, ["model", "retire", reference, *at], input=answer)
+
+    unknown = retire("tide-8b@v9", "")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert "there is no revision tide-8b@v9" in unknown.stderr
+    assert run("register", "tide-8b@v0", str(weights), *at).exit_code == 0
+    refused = retire("tide-8b@v0", "n\n")
+    assert refused.exit_code == 1
+    assert f"Retire tide-8b@v0? As far as is known here, no pool of {config} is pinned to it" in refused.output
+    assert json.loads(run("show", "tide-8b@v0", "--json", *at).stdout)["retired_unix"] is None
+    assert retire("tide-8b@v0", "y\n").exit_code == 0
+    again = retire("tide-8b@v0", "")
+    assert (again.exit_code, again.stdout.startswith("tide-8b@v0 is retired already, since 20")) == (0, True)
+
+
+def test_a_running_gateway_is_asked_for_the_pools_of_its_own_settings(tmp_path: Path) -> None:
+    digest = "sha256:0123456789ab" + "cd" * 26
+    with admin_socket(tmp_path) as port:
+        for revision in ("v0", "v1"):
+            assert port.run("model", "register", f"tide-8b@{revision}", "s3://bucket/tide", "--digest", digest).exit_code == 0
+        used = port.run("model", "retire", "tide-8b@v1")
+        assert used.exit_code == 1
+        assert f"tide-8b@v1 is in use: of the gateway at {port.url}, pool pinned-chat is pinned to it" in used.stderr
+        retired = port.run("model", "retire", "tide-8b@v0", "--yes")
+        assert retired.exit_code == 0
+        assert f"tide-8b@v0 is retired; no pool of the gateway at {port.url} is pinned to it" in retired.stdout
 
 
 def test_what_cannot_be_registered_says_what_to_do(config: str, weights: Path) -> None:
@@ -124,5 +182,13 @@ def test_a_launch_of_a_revision_serves_its_weights_under_a_name_that_proves_them
     assert "the weights of tide-8b@v2 lie at s3://bucket/x, which no engine opens: say where they are copied to" in apart.stderr
     copied = engine("render", "vllm-8b", "--revision", "tide-8b@v2", "--set", "model=/models/copy", *at)
     assert "vllm serve /models/copy" in copied.stdout, copied.output
+    told = run("register", "tide-8b@v3", str(weights), "--context", "8192", "--tokenizer", "/tokenizers/tide", *at)
+    assert told.exit_code == 0, told.output
+    rendered = engine("render", "sglang-8b", "--revision", "tide-8b@v3", "--format", "compose", *at)
+    assert rendered.exit_code == 0, rendered.output
+    for words in ("--context-length\n    - '8192'", "--tokenizer-path\n    - /tokenizers/tide", "- /tokenizers:/tokenizers:ro"):
+        assert words in rendered.stdout
+    shorter = engine("render", "vllm-8b", "--revision", "tide-8b@v3", "--set", "max-model-len=4096", *at)
+    assert (shorter.exit_code, "registered for a context of 8192 tokens, and --max-model-len is 4096" in shorter.stderr) == (1, True)
     assert run("retire", "tide-8b@v2", "--yes", *at).exit_code == 0
     assert "tide-8b@v2 is retired" in engine("render", "vllm-8b", "--revision", "tide-8b@v2", *at).stderr

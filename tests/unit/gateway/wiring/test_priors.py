@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from domain.membership import Traits
 from domain.model_revisions import ModelRevision
@@ -31,9 +32,9 @@ def settings(folder: Path, *lines: str) -> Any:
     return load_settings(folder / "tidegate.yaml")
 
 
-async def registry(kept: str = "") -> MemoryModelRevisions:
+async def registry(kept: str = "", digest: str = DIGEST) -> MemoryModelRevisions:
     store = MemoryModelRevisions()
-    await store.add(ModelRevision(model="m", revision="v1", weights="/m", digest=DIGEST))
+    await store.add(ModelRevision(model="m", revision="v1", weights="/m", digest=digest))
     await store.keep_profile("m", "v1", kept)
     return store
 
@@ -57,6 +58,48 @@ class _Away(MemoryModelRevisions):
 async def test_a_registry_that_is_away_or_lacks_the_revision_stops_no_worker(tmp_path: Path) -> None:
     assert await priors_for(settings(tmp_path, PINNED), _Away()) == {}
     assert await priors_for(settings(tmp_path, PINNED), MemoryModelRevisions()) == {}
+
+
+async def test_a_registry_that_is_silent_is_asked_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class _Silent(MemoryModelRevisions):
+        async def get(self, model: str, revision: str) -> ModelRevision:
+            asked.append(model)
+            raise TimeoutError
+
+    (tmp_path / "policies").mkdir()
+    pools = "".join(f"  - {{name: {name}, model: {name}, backends: [], {PINNED}}}\n" for name in ("a", "b", "c"))
+    (tmp_path / "tidegate.yaml").write_text(f"pools:\n{pools}")
+    with capture_logs() as logged:
+        assert await priors_for(load_settings(tmp_path / "tidegate.yaml"), _Silent()) == {}
+    assert asked == ["a"]
+    assert [one["pool"] for one in logged if "cannot be asked" in one["event"]] == ["a", "b", "c"]
+
+
+async def test_a_pool_that_is_pinned_with_another_digest_is_told_and_has_no_profile(tmp_path: Path) -> None:
+    other = "sha256:" + "cd" * 32
+    with capture_logs() as logged:
+        assert await priors_for(settings(tmp_path, PINNED), await registry(profile(), other)) == {}
+    (said,) = logged
+    assert said["event"] == "a pool is pinned to a revision with another digest than the registry has"
+    assert (said["log_level"], said["pool"], said["revision"], said["pinned"], said["has"]) == ("warning", "chat", "m@v1", DIGEST, other)
+    (tmp_path / "p.json").write_text(profile("rtx-4090-8b"))
+    with capture_logs() as logged:
+        rates = await priors_for(settings(tmp_path, PINNED, "profile: p.json"), await registry(profile(), other))
+    assert rates == {"chat": PRIORS["rtx-4090-8b"]}, "the pool's own file stands"
+    assert "another digest" in logged[0]["event"]
+
+
+async def test_a_pool_that_is_pinned_to_a_retired_revision_is_told_and_serves_as_before(tmp_path: Path) -> None:
+    store = await registry(profile())
+    with capture_logs() as logged:
+        await priors_for(settings(tmp_path, PINNED), store)
+    assert [one["event"] for one in logged] == ["profile"]
+    await store.retire("m", "v1", 7.0)
+    with capture_logs() as logged:
+        assert await priors_for(settings(tmp_path, PINNED), store) == {"chat": SLOW}
+    assert (logged[0]["event"], logged[0]["retired_unix"]) == ("a pool is pinned to a revision that is retired", 7.0)
 
 
 @pytest.mark.parametrize(

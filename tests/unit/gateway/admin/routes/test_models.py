@@ -76,7 +76,8 @@ async def test_a_revision_is_never_replaced(admin: Admin) -> None:
 
 async def test_a_revision_in_use_does_not_retire(admin: Admin) -> None:
     await admin.client.post(REVISIONS, json=wanted(model="tide-8b", revision="v1"), headers=OWNER)
-    assert (await admin.client.get(f"{REVISIONS}/tide-8b@v1", headers=OWNER)).json()["pools"] == ["pinned-chat"]
+    shown = (await admin.client.get(f"{REVISIONS}/tide-8b@v1", headers=OWNER)).json()
+    assert (shown["pools"], shown["disagreeing_pools"]) == (["pinned-chat"], [])
     refused = await admin.client.post(f"{REVISIONS}/tide-8b@v1/retire", headers=OWNER)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "in_use")
     assert "pool pinned-chat is pinned to it" in refused.json()["error"]["message"]
@@ -85,6 +86,14 @@ async def test_a_revision_in_use_does_not_retire(admin: Admin) -> None:
     assert (retired.status_code, retired.json()["retired_unix"] is not None) == (200, True)
     entry = (await admin.journal.newest(None, 1))[0].entry
     assert (entry.action, entry.before) == ("model.retire", '{"retired_unix":null}')
+
+
+async def test_pools_whose_settings_say_another_digest_are_shown(admin: Admin) -> None:
+    other = wanted(model="tide-8b", revision="v1", digest="sha256:" + "ef" * 32)
+    made = (await admin.client.post(REVISIONS, json=other, headers=OWNER)).json()
+    assert (made["pools"], made["disagreeing_pools"]) == (["pinned-chat"], ["pinned-chat"])
+    (listed,) = (await admin.client.get(REVISIONS, headers=OWNER)).json()["items"]
+    assert listed["disagreeing_pools"] == ["pinned-chat"]
 
 
 async def test_a_profile_is_kept_and_a_document_that_is_none_is_refused(admin: Admin) -> None:

@@ -18,6 +18,7 @@ from tenancy.stores.sql import SqlModelRevisions, SqlRolloutStore
 from tests.admin_harness import API, OWNER, Admin, Reloads, admin_port, bearer
 
 ROLLOUTS = f"{API}/rollouts"
+DIGEST = "sha256:" + "ab" * 32
 DOCUMENT: dict[str, Any] = {"name": "v2", "baseline": "chat", "canary": "chat-v2"}
 
 
@@ -265,13 +266,25 @@ async def test_a_rollout_is_found_by_its_id_also_when_another_has_its_name(admin
 
 async def test_pools_that_are_pinned_compare_revisions_that_the_registry_has(admin: Admin) -> None:
     (mount,) = (route for route in admin.app.routes if isinstance(route, Mount))
-    mount.app.state.parts = dataclasses.replace(admin.parts, pinned={"tide@v2": ["chat-v2"]})  # type: ignore[attr-defined]
+    mount.app.state.parts = dataclasses.replace(admin.parts, pinned={"tide@v2": {"chat-v2": DIGEST}})  # type: ignore[attr-defined]
     status, code, message = error(await start(admin))
     assert (status, code) == (400, "unknown_revision")
     assert "pool chat-v2 is pinned to tide@v2, which the registry of models lacks" in message
-    body = {"model": "tide", "revision": "v2", "weights": "/models/tide", "digest": "sha256:" + "ab" * 32}
+    body = {"model": "tide", "revision": "v2", "weights": "/models/tide", "digest": DIGEST}
     assert (await admin.client.post(f"{API}/model-revisions", json=body, headers=OWNER)).status_code == 201
     assert (await start(admin)).status_code == 201
     assert (await decide(admin, "abort", reason="next")).status_code == 200
     await SqlModelRevisions(admin.engine).retire("tide", "v2", 1.0)
     assert error(await start(admin))[:2] == (409, "retired")
+
+
+@pytest.mark.parametrize(("pool", "param"), [("chat", "baseline"), ("chat-v2", "canary")])
+async def test_a_pool_that_is_pinned_with_another_digest_is_not_compared(admin: Admin, pool: str, param: str) -> None:
+    (mount,) = (route for route in admin.app.routes if isinstance(route, Mount))
+    other = "sha256:" + "cd" * 32
+    mount.app.state.parts = dataclasses.replace(admin.parts, pinned={"tide@v2": {pool: other}})  # type: ignore[attr-defined]
+    body = {"model": "tide", "revision": "v2", "weights": "/models/tide", "digest": DIGEST}
+    assert (await admin.client.post(f"{API}/model-revisions", json=body, headers=OWNER)).status_code == 201
+    refused = (await start(admin)).json()["error"]
+    assert (refused["code"], refused["param"]) == ("digest_differs", param)
+    assert f"pool {pool} is pinned to tide@v2 with {other}, and the registry of models has {DIGEST}" in refused["message"]
