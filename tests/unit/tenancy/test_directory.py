@@ -237,4 +237,5 @@ def lines_of_first_grant(tenants: int) -> int:
 
 
 def test_the_first_request_of_a_new_directory_does_not_pay_for_all_tenants() -> None:
-    assert lines_of_first_grant(2000) == lines_of_first_grant(1)
+    # a walk over all limits is at least a line for each; a few more or less are a collection of garbage, or an import
+    assert lines_of_first_grant(2000) < lines_of_first_grant(1) + 500
