@@ -193,6 +193,11 @@ class SelectiveSource(Protocol):
         """Their numbers by reason, as of the last read."""
         ...
 
+    @property
+    def trouble(self) -> str:
+        """Why a part of what the source reads cannot be read now, so that what was known of it stands; empty where all can."""
+        ...
+
 
 class Clash(msgspec.Struct, frozen=True):
     """A wanted backend that lost against another with the same id, is in an unknown pool, or is the same engine again."""

@@ -47,6 +47,10 @@ class PortedSource:
     def left_out(self) -> Mapping[str, int]:
         return self._source.left_out if isinstance(self._source, SelectiveSource) else {}
 
+    @property
+    def trouble(self) -> str:
+        return self._source.trouble if isinstance(self._source, SelectiveSource) else ""
+
     async def read(self) -> Sequence[Member]:
         return with_ports(await self._source.read(), self._ports)
 

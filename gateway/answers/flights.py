@@ -105,6 +105,13 @@ class Receiver(Listener):
             self.exchange.start(self.headers())
         self._hand_on(data)
 
+    def comment(self, data: bytes) -> None:
+        """Send a comment between two events."""
+        if self.over or self._full_at is not None or not self.exchange.started:
+            self.write(data)
+        else:
+            self.exchange.comment(data)
+
     def _hand_on(self, data: bytes) -> None:
         try:
             self.exchange.write(data)
@@ -291,6 +298,18 @@ class SharedFlight(Exchange, kw_only=True):
         if self.followers:
             for follower in self.live:
                 follower.write(data)
+
+    def comment(self, data: bytes) -> None:
+        self.commented = True
+        if self.leader_gone or not self.started or (self.leader_full and self.followers):
+            self.write(data)
+            return
+        self.written += len(data)
+        if self.parts or self.written <= self.max_bytes:
+            self.parts.append(data)
+        self.leader.comment(data)
+        for follower in self.live:
+            follower.comment(data)
 
     def end(self) -> None:
         if not self.leader_gone:

@@ -232,8 +232,8 @@ def check_engine(
     elif way.own:
         fail("--ca, --cert, --key and --api-key-env go with a URL: engines of settings are asked with what their pools say", code=2)
     shown = None if revision is None else revision_of(gateway.api(), revision)
-    # an engine of a revision that is retired is compared all the same, and `_of_registry` says so
-    served = None if shown is None else {**shown, "retired_unix": None}
+    # an engine that runs is compared wherever its files came from, and `_of_registry` says that a revision is retired
+    served = None if shown is None else {**shown, "retired_unix": None, "weights": "/models", "tokenizer": None}
     needs = EngineNeeds() if launch is None else needs_of(launch_from(launch, sets, revision=served))
     options = {"served_name": served_name, "context": context, "block_size": block_size, "sequences": sequences, "lora_slots": lora_slots}
     needs = msgspec.structs.replace(needs, **{name: value for name, value in options.items() if value is not None})

@@ -86,7 +86,7 @@ class KubernetesSettings(Strict):
     labels: PodLabelSettings | None = Field(
         default=None,
         description="Labels that a pod must have; with `service` or `selector` the pods behind the endpoints are read too. Null: none, but "
-        "a label `tidegate/revision` that names another revision than the pool's leaves the engine out.",
+        "a label `tidegate/revision` that names another revision than the one written in the pool leaves the engine out.",
     )
     role: Role = Field(
         default="both",

@@ -148,13 +148,17 @@ class Membership:
                 answer.members = ()
                 return True
             return False
-        if answer.trouble:
+        trouble = source.trouble if isinstance(source, SelectiveSource) else ""
+        if trouble and trouble != answer.trouble:
+            log.warning("a part of a source cannot be read, keeping what was known", source=source.name, pool=source.pool, reason=trouble)
+        elif answer.trouble and not trouble:
             log.info("source can be read again", source=source.name, pool=source.pool)
         changed = list(members) != list(answer.members)
         answer.members = members
-        answer.at = self._clock()
-        answer.trouble = ""
-        if isinstance(source, SelectiveSource):
+        answer.trouble = trouble
+        if not trouble or answer.at is None:
+            answer.at = self._clock()
+        if isinstance(source, SelectiveSource) and not trouble:
             _tell_left_out(source, answer, source.left_out)
         self._save(source, answer, changed=changed)
         return changed

@@ -221,7 +221,9 @@ def _of_kubernetes(settings: Settings, pool: PoolSettings, written: KubernetesSe
     scheme, grace_s = pool.discover.scheme, settings.drain.grace_s
     access = cluster_access(written, settings.base_dir, os.environ)
     labels = written.labels or PodLabelSettings.model_construct()
-    rule = LabelRule(pool.revision, labels.pool or "", labels.revision)
+    # a pool that says no revision has "1", which is nobody's word for what its engines serve
+    revision = pool.revision if labels.revision or "revision" in pool.model_fields_set else ""
+    rule = LabelRule(revision, labels.pool or "", labels.revision)
     if written.service is not None or written.selector is not None:
         slices = SliceQuery(
             pool.name, namespace, written.service or "", written.selector or "", written.port, scheme, written.role, grace_s, rule

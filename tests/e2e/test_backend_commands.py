@@ -69,7 +69,7 @@ async def test_created_drained_resumed_and_deleted_by_command(tmp_path: Path) ->
         timely(await until(client, served, "extra", "up"), 5.0)
         listed = await run(backend, served, "list")
         row = next(line for line in listed.stdout.splitlines() if "│ extra" in line)
-        assert [cell.strip() for cell in row.split("│")[1:5]] == ["extra", "chat", "up", "registered"]
+        assert [cell.strip() for cell in row.split("│")[1:6]] == ["extra", "chat", "up", "1", "registered"]
         for _ in range(20):
             reply = await client.post(f"{served.url}/v1/chat/completions", json=ask(), headers={**served.headers, "connection": "close"})
             assert reply.status_code == 200

@@ -306,6 +306,24 @@ async def test_callers_of_other_apis_get_one_answer_with_its_seam_marked(path: s
         assert (await running.recorded(2))[1].continued == 1
 
 
+async def test_equal_requests_that_share_an_answer_all_see_the_seam() -> None:
+    policy = {**POLICY, "cache": {}}
+    async with (
+        SimEngine(sim(speed=20)) as one,
+        SimEngine(sim(speed=20)) as two,
+        gateway(one.url, two.url, pool=ON, policies=[policy]) as running,
+    ):
+        charged(running.deps.pool_states, "e1", running.deps.clock(), tokens=100_000)
+        one.misbehave([FaultRule("crash_mid_stream", after=9)])
+        async with running.client() as client:
+            seen = await asyncio.gather(*(stream(client, temperature=0, max_tokens=40) for _ in range(3)))
+        assert (one.count, two.count) == (1, 1), "one answer for all of them"
+        for each in seen:
+            is_one_stream(each)
+            assert each.raw.count(SEAM) == 1
+        assert len({each.text for each in seen}) == 1
+
+
 @pytest.mark.req("R11")
 async def test_continuations_stay_within_the_retry_budget() -> None:
     count = 60

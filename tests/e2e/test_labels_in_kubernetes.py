@@ -106,3 +106,12 @@ async def test_a_label_proves_nothing_where_the_pool_is_pinned_to_a_digest(unpro
                 await until_is(running, wrong, Availability.UP if unproven == "admit" else Availability.DOWN)
                 backends = {backend.id: backend for backend in running.deps.live.fleet.pools["new"].backends}
                 await until(lambda: "does not prove revision sim@r2: it serves sim@sha256-ffffffffffff" in backends[wrong].reason)
+
+
+async def test_a_pool_that_says_no_revision_has_the_engines_of_all() -> None:
+    async with SimEngine(SIM) as one, SimEngine(SIM) as two:
+        async with kubernetes_api(*behind_one_service(r1=one, r2=two)) as api:
+            source = {"kubernetes": {"service": "chat", "port": "http", "namespace": "engines", "address": api.url}}
+            pools = [{"name": "old", "model": "sim", "backends": [], "discover": source}]
+            async with gateway(pools=pools, policies=[POLICY], engines={"register_networks": ["127.0.0.0/8"]}) as running:
+                await until(lambda: found(running) == {"old": sorted((str(one.port), str(two.port)))})

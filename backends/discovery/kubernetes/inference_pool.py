@@ -104,6 +104,11 @@ class InferencePoolSource:
         """A `domain.membership.SelectiveSource`."""
         return {} if self._pods is None else self._pods.left_out
 
+    @property
+    def trouble(self) -> str:
+        """Nothing: pool and pods fail together."""
+        return ""
+
     async def _followed(self) -> PodSource:
         """The source of the pods that the pool selects now; a new one where it selects others than before. Raises SourceError."""
         target = next(iter(self._watch.objects.values()), None)

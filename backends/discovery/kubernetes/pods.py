@@ -128,7 +128,8 @@ class PodSource:
         self.pool = query.pool
         self.query = query
         self.left_out: Mapping[str, int] = {}
-        """A `domain.membership.SelectiveSource`."""
+        """A `domain.membership.SelectiveSource`, with `trouble`."""
+        self.trouble = ""
         self._watch = ObjectWatch(ObjectQuery(PODS, query.namespace, query.selector), access, clock, rng, facts_of)
 
     @property

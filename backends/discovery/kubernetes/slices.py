@@ -84,6 +84,8 @@ class SliceSource:
         self._slices = watch(SLICES, query.labels, whole)
         self._pods = watch(PODS, query.rule.selector, labels_of) if query.rule.selector else None
         self._steps: dict[ObjectWatch, asyncio.Task[None]] = {}
+        self._troubles: dict[ObjectWatch, BaseException] = {}
+        """Why the last step of a watch failed."""
 
     @property
     def every_s(self) -> float:
@@ -105,19 +107,29 @@ class SliceSource:
         self.left_out = left_out
         return members
 
+    @property
+    def trouble(self) -> str:
+        """A `domain.membership.SelectiveSource`: slices go on while pods cannot be read, and the other way round."""
+        return next((str(error) for watch, error in self._troubles.items() if watch.is_failing), "")
+
     async def _advance_any(self, watches: Sequence[ObjectWatch]) -> None:
         """List what is not listed; else wait for the next change of any. An error is raised where nothing else has changed."""
         steps = self._steps
         if new := [watch for watch in watches if not watch.listed and watch not in steps]:
             for watch in new:
                 await watch.advance()
+                self._troubles.pop(watch, None)
             return
         for watch in watches:
             if watch not in steps:
                 steps[watch] = asyncio.create_task(watch.advance())
         done, _ = await asyncio.wait(steps.values(), return_when=asyncio.FIRST_COMPLETED)
-        self._steps = {watch: step for watch, step in steps.items() if step not in done}
-        troubles = [error for step in done if (error := step.exception()) is not None]
+        troubles = []
+        for watch in [watch for watch, step in steps.items() if step in done]:
+            self._troubles.pop(watch, None)
+            if (error := steps.pop(watch).exception()) is not None:
+                self._troubles[watch] = error
+                troubles.append(error)
         if len(troubles) == len(done):
             raise troubles[0]
 

@@ -43,6 +43,8 @@ MAX_MEMBERS: Final = 1000
 
 PACE_S: Final = 0.2
 """Shortest time between two reads, so that the events of a rolling upgrade are taken together."""
+MOST_AT_ONCE: Final = 1000
+"""Events taken in one read."""
 
 BACKOFF_S: Final = (1.0, 30.0)
 """Pause after the first failure and the longest one; it doubles, and a random half of it is waived."""
@@ -179,6 +181,8 @@ class ObjectApi:
         self._query = query
         self._resource = resource_of(query.kind)
         self._lines: AsyncIterator[str] | None = None
+        self._next: asyncio.Task[str | None] | None = None
+        """Waits for the line behind the last one."""
         self._response: Any = None
 
     def _request(self, *, watch: bool, **params: str) -> "BasicRequest":
@@ -225,10 +229,11 @@ class ObjectApi:
         """
         from lightkube.core import decoders
 
-        assert self._lines is not None
+        next_line = self._wait()
         async with asyncio.timeout(SILENT_S):
-            line = await anext(self._lines, None)
-        if line is None:
+            await asyncio.wait((next_line,))
+        self._next = None
+        if (line := next_line.result()) is None:
             await self._end_watch()
             return None
         event = decoders.decode_watch_event(line.encode())
@@ -239,7 +244,23 @@ class ObjectApi:
             raise OSError(f"the watch ends with status {status.code}, {status.message}")
         return event.type, decoders.decode_object(event.object, self._resource)
 
+    async def has_event(self) -> bool:
+        """Whether a further event is here already."""
+        if self._lines is None:
+            return False
+        next_line = self._wait()
+        await asyncio.sleep(0)  # what was received together needs no more than one turn
+        return next_line.done()
+
+    def _wait(self) -> asyncio.Task[str | None]:
+        assert self._lines is not None
+        if self._next is None:
+            self._next = asyncio.create_task(_line(self._lines))
+        return self._next
+
     async def _end_watch(self) -> None:
+        await ended(self._next)
+        self._next = None
         response, self._response, self._lines = self._response, None, None
         if response is not None:
             await response.aclose()
@@ -279,6 +300,11 @@ class ObjectWatch:
         return bool(self._version)
 
     @property
+    def is_failing(self) -> bool:
+        """Whether the last two steps failed, or more: one is a connection that was lost."""
+        return self._failures > 1
+
+    @property
     def every_s(self) -> float:
         """The pause before the next step."""
         if not self._failures:
@@ -311,8 +337,13 @@ class ObjectWatch:
                 if opened:
                     await api.watch(self._version)
                 event = await api.event()
-                self._take(event)
                 quick_end = opened and event is None
+                self._take(event)
+                taken = 1
+                while event is not None and taken < MOST_AT_ONCE and await api.has_event():
+                    event = await api.event()
+                    self._take(event)
+                    taken += 1
             # a pause after a watch without an event: a proxy that ends each at once is not asked all the time
             self._failures, self._since = int(quick_end), None
         except Exception as error:
@@ -379,6 +410,11 @@ def why(error: Exception, query: ObjectQuery, access: ClusterAccess) -> str:
     if isinstance(error, msgspec.DecodeError):
         return f"{access.server} sends what is no {kind.name} ({error})"
     return f"{access.server} cannot be read ({type(error).__name__}: {error})"[:300]
+
+
+async def _line(lines: AsyncIterator[str]) -> str | None:
+    """The next line; None behind the last one."""
+    return await anext(lines, None)
 
 
 async def ended(step: asyncio.Task[Any] | None) -> None:

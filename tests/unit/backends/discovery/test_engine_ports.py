@@ -63,9 +63,10 @@ async def test_a_source_is_the_same_but_for_the_ports_of_its_members() -> None:
     ported = PortedSource(source, PORTS)  # type: ignore[arg-type]  # its class attributes are no literals
     assert (ported.name, ported.owner, ported.pool, ported.every_s, ported.keep_s) == ("Kubernetes chat", "kubernetes", "chat", 0.2, 600.0)
     assert (await ported.read())[0].load_push == LoadPush("tcp://10.0.0.1:5800", 2)
-    assert ported.left_out == {}
-    source.left_out = {"tidegate/revision r1": 2}  # type: ignore[attr-defined]  # as a source that chooses by labels has it
-    assert ported.left_out == {"tidegate/revision r1": 2}
+    assert (ported.left_out, ported.trouble) == ({}, "")
+    # as a source that chooses by labels has them
+    source.left_out, source.trouble = {"tidegate/revision r1": 2}, "pods are forbidden"  # type: ignore[attr-defined]
+    assert (ported.left_out, ported.trouble) == ({"tidegate/revision r1": 2}, "pods are forbidden")
     source.members = []
     with pytest.raises(SourceError):
         await ported.read()

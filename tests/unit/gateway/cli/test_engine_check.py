@@ -249,3 +249,12 @@ def test_a_launch_configuration_is_compared_as_the_revision_is_served(registry: 
     context = [one["state"] for one in alone["engines"][0]["findings"] if one["what"] == "context length"]
     assert context == ["wrong"], "the launch configuration's own context is 32,768"
     assert "tiny@v1 is registered for tensor parallelism 1, and --tensor-parallel-size is 4" in other.stderr
+
+
+def test_an_engine_is_compared_wherever_its_weights_came_from(registry: Callable[..., Result]) -> None:
+    places = ("s3://models/tiny", "--tokenizer", "s3://models/tokenizer")
+    made = registry("model", "register", "tiny@v2", *places, "--digest", DIGEST, "--context", "1024")
+    assert made.exit_code == 0, made.output
+    with engine(proving()) as url:
+        result = registry("engine", "check", url, "--revision", "tiny@v2", "--launch", "vllm-cpu-test")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output

@@ -84,6 +84,7 @@ async def test_all_sources_make_one_fleet() -> None:
 async def test_engines_that_are_left_out_by_their_labels_are_counted_and_told_once() -> None:
     class Choosing(Source):
         left_out: Mapping[str, int] = {}
+        trouble = ""
 
     source = Choosing(B)
     world = World(source)
@@ -102,6 +103,33 @@ async def test_engines_that_are_left_out_by_their_labels_are_counted_and_told_on
     source.next = SourceError("away")
     await world.membership.first()
     assert world.membership.states()[1].left_out == 1
+
+
+async def test_a_source_of_which_a_part_cannot_be_read_is_followed_and_does_not_pass_for_well() -> None:
+    class Half(Source):
+        left_out: Mapping[str, int] = {}
+        trouble = ""
+
+    source = Half(B)
+    world = World(source)
+    await world.membership.first()
+    source.trouble, source.left_out = "pods are forbidden", {"no tidegate/pool": 3}
+    world.now = 40.0
+    with capture_logs() as said:
+        for _ in range(3):
+            source.next = [A]
+            await world.membership.first()
+        state = world.membership.states()[1]
+        assert (state.members, state.trouble, state.age_s, state.left_out) == (1, "pods are forbidden", 40.0, 0)
+        source.trouble = ""
+        await world.membership.first()
+    assert [line["event"] for line in said] == [
+        "a part of a source cannot be read, keeping what was known",
+        "source can be read again",
+        "engines are left out by their labels",
+    ]
+    state = world.membership.states()[1]
+    assert (state.trouble, state.age_s, state.left_out) == ("", 0.0, 3)
 
 
 async def test_a_source_that_fails_keeps_its_last_answer_and_says_so_once() -> None:

@@ -147,3 +147,17 @@ async def test_pods_that_are_all_left_out_are_an_empty_pool_and_no_error() -> No
         source = source_of(api, LabelRule("r2"))
         assert await source.read() == []
         await source.close()
+
+
+async def test_events_that_are_here_already_are_taken_in_one_read() -> None:
+    async with kubernetes_api() as api:
+        source = source_of(api)
+        assert await source.read() == []
+        for step in range(4):  # as a pod makes several events while it comes up
+            for number in range(25):
+                api.put(pod(f"p{number}", f"10.0.0.{number + 1}" if step else None, ready=step == 3))
+        reads, found = 0, 0
+        while found < 25:
+            found, reads = len(await source.read()), reads + 1
+        assert reads < 50, "one for each of 100 events would be followed for 20 s"
+        await source.close()
