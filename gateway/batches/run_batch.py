@@ -208,8 +208,11 @@ class BatchRun:
         while True:
             await self._come.wait()
             self._come.clear()
+            count = len(self._results)
             await self._parts.durable()
-            results, self._results = self._results, []
+            # not those that came meanwhile: their rows of the ledger may be in memory alone, and a line with a result is never sent again
+            results = self._results[:count]
+            del self._results[:count]
             await self._book.note(self._batch.id, self._parts.owner, [result for result, _ in results])
             for result, written in results:
                 self._parts.count("failed" if result.failed else "succeeded", 1)

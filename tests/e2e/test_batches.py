@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,6 +17,7 @@ import pytest
 from msgspec import structs
 
 from backends.simengine import SimEngine, SimSettings
+from domain.batches import LineResult
 from gateway.batches.runner import run_batches
 from gateway.batches.slots import LineSlots, RunnerParts
 from gateway.files.cleaning import clean
@@ -191,6 +192,32 @@ async def test_batches_that_cannot_be_are_refused(tmp_path: Path, change: dict[s
         asked = {"input_file_id": file.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h", **change}
         answer = await client.post("/v1/batches", json=asked)
         assert (answer.status_code, answer.json()["error"]["param"]) == (404 if param == "input_file_id" else 400, param)
+
+
+async def test_no_result_is_written_before_its_row_of_the_ledger_is_durable(tmp_path: Path) -> None:
+    """A line with a result is never sent again, so a row that dies with its worker would be lost for good."""
+    async with site(tmp_path, settings=SimSettings(models=("sim",), speed=5.0)) as it, it.client() as client:
+        on_disk, noted, batches = 0, 0, it.service.batches
+        assert batches is not None
+        note = batches.note
+
+        async def durable() -> None:
+            nonlocal on_disk
+            appended = len(it.booked)
+            await asyncio.sleep(0.02)  # as the disk takes its time, and other lines come meanwhile
+            on_disk = max(on_disk, appended)
+
+        async def noting(batch_id: str, owner: str, results: Sequence[LineResult]) -> None:
+            nonlocal noted
+            noted += len(results)
+            assert noted <= on_disk
+            await note(batch_id, owner, results)
+
+        batches.note = noting  # type: ignore[method-assign]
+        batch = await created(client, [line(f"l{at}", max_tokens=1 + at % 7) for at in range(40)])
+        async with it.running(most=6, durable=durable):
+            done = await ended(client, batch["id"])
+        assert (done["status"], noted) == ("completed", 40)
 
 
 async def test_a_tenant_has_so_many_open_batches(tmp_path: Path) -> None:
