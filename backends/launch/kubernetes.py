@@ -14,6 +14,10 @@ LEAVING_S: Final = 5
 """Seconds between a pod's leaving the Service and SIGTERM: the gateway resolves every 5 s, and vLLM answers 500 to requests after
 SIGTERM."""
 PROBE_S: Final = 10
+REVISION_LABEL: Final = "tidegate/revision"
+"""As discovery reads it (`backends.discovery.kubernetes.watch`)."""
+MAX_LABEL: Final = 63
+"""Characters of a label's value."""
 VOLUME: Final = "models"
 """The volume claim that holds the models; create it once per namespace."""
 
@@ -25,6 +29,12 @@ def kubernetes(launch: Launch) -> str:
 
 def _labels(launch: Launch) -> dict[str, str]:
     return {"app.kubernetes.io/name": launch.config.name, "app.kubernetes.io/component": "engine"}
+
+
+def _pod_labels(launch: Launch) -> dict[str, str]:
+    """With the revision, by which a pool may choose; not in the selector, which cannot be changed."""
+    said = {REVISION_LABEL: launch.revision} if 0 < len(launch.revision) <= MAX_LABEL else {}
+    return {**_labels(launch), **said}
 
 
 def _deployment(launch: Launch) -> dict[str, Any]:
@@ -50,7 +60,7 @@ def _deployment(launch: Launch) -> dict[str, Any]:
             # GPUs for another pod are rarely free, so the old pod stops first
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "progressDeadlineSeconds": launch.config.ready_s + 600,
-            "template": {"metadata": {"labels": _labels(launch)}, "spec": pod},
+            "template": {"metadata": {"labels": _pod_labels(launch)}, "spec": pod},
         },
     }
 

@@ -77,6 +77,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How long running requests may go on after SIGTERM, seconds."""
     kv_events: KvEventsAddress | None
     load_push: LoadPushAddress | None
+    revision: str = ""
+    """The name of the registered revision that it serves; empty where it was rendered without one."""
 
     @property
     def engine(self) -> EngineName:

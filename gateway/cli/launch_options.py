@@ -52,6 +52,7 @@ def launch_from(
     if revision is not None:
         _check_layout(launch, revision)
         _check_served(launch, revision)
+        launch = msgspec.structs.replace(launch, revision=revision["reference"].rpartition("@")[2])
     if executable is None:
         return launch
     return msgspec.structs.replace(launch, command=(executable, *launch.command[1:]))

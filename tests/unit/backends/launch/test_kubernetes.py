@@ -1,9 +1,11 @@
+import msgspec
 import pytest
 import yaml
 from pydantic import JsonValue
 
+from backends.discovery.kubernetes import watch
 from backends.launch.catalogue import load, names
-from backends.launch.kubernetes import LEAVING_S, kubernetes
+from backends.launch.kubernetes import LEAVING_S, MAX_LABEL, REVISION_LABEL, kubernetes
 from backends.launch.manifest import manifest_for
 from backends.launch.resolve import Launch, LaunchError, resolve
 
@@ -48,3 +50,12 @@ def test_other_pods_find_a_prefill_engine_at_its_pods_address() -> None:
 def test_a_relative_model_is_refused() -> None:
     with pytest.raises(LaunchError, match="absolute path"):
         kubernetes(launched("vllm-cpu-test", {"host": "0.0.0.0"}))
+
+
+def test_the_pods_of_a_revision_have_its_label_and_the_selector_has_not() -> None:
+    launch = launched("vllm-8b", {"host": "0.0.0.0", "model": "/models/tide"})
+    for revision, said in (("v2", "v2"), ("r" * 64, None), ("", None)):
+        (deployment, _) = yaml.safe_load_all(kubernetes(msgspec.structs.replace(launch, revision=revision)))
+        assert deployment["spec"]["template"]["metadata"]["labels"].get("tidegate/revision") == said
+        assert "tidegate/revision" not in deployment["spec"]["selector"]["matchLabels"]
+    assert (REVISION_LABEL, MAX_LABEL) == (watch.REVISION_LABEL, watch.MAX_LABEL), "discovery reads it"

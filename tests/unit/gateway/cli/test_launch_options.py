@@ -70,6 +70,7 @@ def test_a_revision_gives_its_context_and_tokenizer_to_the_engine(name: str, con
 def test_a_revision_that_says_nothing_changes_nothing(name: str, context: str, tokenizer: str) -> None:
     plain = launch_from(name, ["model=/models/tide", "served_name=tide", f"digest={DIGEST}"])
     assert launch_from(name, revision=revision()).command == plain.command
+    assert (launch_from(name, revision=revision()).revision, plain.revision) == ("v1", "")
     assert launch_from(name, [f"{context}=1000"], revision=revision()).flags[context] == 1000
 
 
