@@ -83,6 +83,10 @@ def _revision_values(revision: Mapping[str, Any], config: LaunchConfig, name: st
         values[_setting(config, flags["context"][0])] = revision["context_tokens"]
     if revision["tokenizer"]:
         setting = _setting(config, flags["tokenizer"][0])
+        claims = {place.where for place in map(weights_place, (revision["weights"], revision["tokenizer"])) if place.kind == "pvc"}
+        if len(claims) > 1 and given.keys().isdisjoint((setting, *flags["tokenizer"])):
+            there = f"the tokenizer of {reference} lies in another claim than its weights, and one is mounted at /models"
+            fail(f"{there}: say where it is mounted, with --set {setting}=/folder")
         if (tokenizer := _path_of(revision["tokenizer"])) is not None:
             values[setting] = tokenizer
         elif given.keys().isdisjoint((setting, *flags["tokenizer"])):

@@ -37,6 +37,8 @@ class PickerCertificates:
         self._files = dict(files)
         self._done = self._seen = marks_of(self._files.values())
         self._config, self.ends = _read(self._files)
+        self._reason = ""
+        """Why the files are refused now."""
 
     def credentials(self) -> Any:
         """What gRPC listens with. It calls `current` from a thread of its own, before each handshake."""
@@ -52,12 +54,15 @@ class PickerCertificates:
         is_stable, self._seen = now == self._seen, now
         if not is_stable or now == self._done:
             return
-        self._done = now
         try:
             self._config, self.ends = await asyncio.to_thread(_read, self._files)
         except CertificateError as error:
-            log.error("certificate of the endpoint picker refused, the last good one stays in force", reason=str(error))
+            # read again at each poll: a mended permission changes no mark
+            if self._reason != str(error):
+                self._reason = str(error)
+                log.error("certificate of the endpoint picker refused, the last good one stays in force", reason=self._reason)
         else:
+            self._done, self._reason = now, ""
             log.info("certificate of the endpoint picker taken up")
 
     async def run(self) -> None:

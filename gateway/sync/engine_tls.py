@@ -40,6 +40,8 @@ class EngineTlsWatch:
         self._seen = dict(self._done)
         self._tls = {pool: EngineTls(engine_context(of)) for pool, of in files.items()}
         self._validity = {pool: validity_of(of.certificate) for pool, of in files.items() if of.certificate is not None}
+        self._reasons: dict[str, str] = {}
+        """Why files are refused now."""
         self._refused: dict[str, Validity] = {}
         """The certificates that were reported as not valid."""
         for pool in files:
@@ -63,9 +65,9 @@ class EngineTlsWatch:
             now = await asyncio.to_thread(marks_of, files.named().values())
             is_stable = now == self._seen[pool]
             self._seen[pool] = now
-            if is_stable and now != self._done[pool]:
+            # what was refused is read again at each poll: a mended permission changes no mark
+            if is_stable and now != self._done[pool] and await self._read(pool, files):
                 self._done[pool] = now
-                await self._read(pool, files)
             self._judge(pool)
 
     async def _run(self) -> None:
@@ -73,16 +75,21 @@ class EngineTlsWatch:
             await asyncio.sleep(POLL_S)
             await self.look()
 
-    async def _read(self, pool: str, files: TlsFiles) -> None:
+    async def _read(self, pool: str, files: TlsFiles) -> bool:
+        """Read the files of a pool and use them; returns whether they can be used."""
         try:
             context = await asyncio.to_thread(engine_context, files)
             if files.certificate is not None:
                 self._validity[pool] = await asyncio.to_thread(validity_of, files.certificate)
         except CertificateError as error:
-            log.error("certificates towards engines refused, the last good ones stay in force", pool=pool, reason=str(error))
-            return
+            if self._reasons.get(pool) != str(error):
+                self._reasons[pool] = str(error)
+                log.error("certificates towards engines refused, the last good ones stay in force", pool=pool, reason=str(error))
+            return False
+        self._reasons.pop(pool, None)
         self._tls[pool].replace(context)
         log.info("certificates towards engines taken up", pool=pool)
+        return True
 
     def _judge(self, pool: str) -> None:
         """Report a certificate once that engines will refuse."""

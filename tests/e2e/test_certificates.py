@@ -82,7 +82,7 @@ async def test_the_endpoint_picker_takes_up_a_renewed_certificate_without_new_wo
         """When the certificate expires that a new connection, to any of the workers, is shown."""
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         context.set_alpn_protocols(["h2"])
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+        with socket.create_connection(("127.0.0.1", port), timeout=hang_s()) as raw:
             with context.wrap_socket(raw, server_hostname="picker.example") as secured:
                 return float(ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"])))
 

@@ -66,6 +66,12 @@ def test_a_revision_gives_its_context_and_tokenizer_to_the_engine(name: str, con
     assert copied.flags[tokenizer] == "/copy"
 
 
+def test_a_tokenizer_in_another_claim_than_the_weights_has_to_be_placed(capsys: pytest.CaptureFixture[str]) -> None:
+    apart = revision(weights="pvc://models/tide", tokenizer="pvc://others/tok")
+    assert "lies in another claim than its weights" in refusal(capsys, "vllm-8b", apart)
+    assert launch_from("vllm-8b", ["tokenizer=/mnt/tok"], revision=apart).flags["tokenizer"] == "/mnt/tok"
+
+
 @pytest.mark.parametrize(("name", "context", "tokenizer"), ENGINES)
 def test_a_revision_that_says_nothing_changes_nothing(name: str, context: str, tokenizer: str) -> None:
     plain = launch_from(name, ["model=/models/tide", "served_name=tide", f"digest={DIGEST}"])

@@ -80,6 +80,19 @@ async def test_files_that_cannot_be_used_change_nothing_and_are_told_once(site: 
     assert site.shown.ends == BEGINS + 90 * DAY_S
 
 
+async def test_files_that_were_refused_are_read_again_though_their_marks_are_the_same(site: Site) -> None:
+    """As after a permission was mended, which changes neither size nor time."""
+    authority = site.files["client_ca"]
+    good = authority.read_bytes()
+    site.write(days=60, authority=b"x" * len(good))
+    assert len(await site.refusals()) == 1
+    with authority.open("r+b") as file:
+        file.write(good)
+    os.utime(authority, (site.changes, site.changes))
+    assert await site.refusals(1) == []
+    assert site.shown.ends == BEGINS + 60 * DAY_S
+
+
 def test_there_must_be_something_good_to_begin_with(site: Site) -> None:
     (site.folder / "a.crt").write_text("torn")
     with pytest.raises(CertificateError, match="cannot be used together"):

@@ -21,7 +21,7 @@ from gateway.picker.messages import BUFFERED, HealthCheckRequest, HealthCheckRes
 from gateway.picker.server import PickerServer
 from tests.engines.processes import free_port
 from tests.fault.proxy import black_hole, proxied
-from tests.timing import until
+from tests.timing import hang_s, until
 from tests.unit.gateway.picker.test_stream import HEAD, Picker, body, head, told
 
 
@@ -152,7 +152,7 @@ def shown_by(server: PickerServer) -> bytes:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     host, port = server.address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=5) as raw, context.wrap_socket(raw) as secured:
+    with socket.create_connection((host, int(port)), timeout=hang_s()) as raw, context.wrap_socket(raw) as secured:
         return secured.getpeercert(binary_form=True) or b""
 
 
@@ -182,7 +182,7 @@ async def test_a_rotated_certificate_and_other_cas_hold_for_new_connections_and_
         before, ends = await asyncio.to_thread(shown_by, server), server.certificate_ends
         assert ends is not None
         write(others)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(hang_s()):
             while await asyncio.to_thread(shown_by, server) == before:
                 await asyncio.sleep(0.01)
         async with proxy(others, server) as fresh:
