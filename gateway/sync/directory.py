@@ -221,7 +221,10 @@ class DirectoryWatch:
             changed = await self._source.version() != self._version
         if changed:
             if live is not None and len(self._contents.keys) > MANY_KEYS:
-                await self._refuse_revoked_since(live)
+                try:
+                    await self._refuse_revoked_since(live)
+                except Exception as error:  # noqa: BLE001 - whatever the store raises: the whole directory, read next, says the same
+                    log.warning("revocations cannot be read before the directory", reason=_short(error))
             self._contents = await self._source.load()
             self._revoked_since = {}
             self._version = self._contents.version

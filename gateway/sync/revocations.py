@@ -29,8 +29,8 @@ LOOK_S: Final = 1.0
 """Seconds between two looks at the file: with the compilation of the directory, a key is refused within 5 s (R34)."""
 WRITE_S: Final = 2.0
 """Seconds between two attempts to write the entries to the database."""
-KEEP_S: Final = 60.0
-"""Seconds for which a written entry stays in the file; every process reads the database within 57."""
+KEEP_S: Final = 90.0
+"""Seconds for which a written entry stays in the file; every process reads the database within 67: poll, two questions and load."""
 MAX_PENDING: Final = 10_000
 """Entries in the file; a tenant has as many keys at most."""
 

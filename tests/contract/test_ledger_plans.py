@@ -85,8 +85,8 @@ async def test_no_report_reads_the_whole_ledger(ledger: AsyncEngine, report: str
     assert plans
     read = [line for line in plans for table in ("usage_event", "usage_total", "usage_quarter") if reads_whole(line, table)]
     assert not read, "\n".join(plans)
-    # an index that is read from its beginning is a whole table, too
-    assert not [line for line in plans if line.startswith("SCAN usage_event")], "\n".join(plans)
+    # an index of SQLite's that is read from its beginning is a whole table, too
+    assert not [line for line in plans if line.startswith(("SCAN usage_event", "SCAN usage_total", "SCAN usage_quarter"))], "\n".join(plans)
 
 
 async def test_a_whole_table_would_be_seen(ledger: AsyncEngine) -> None:
@@ -113,4 +113,6 @@ async def test_a_page_of_the_month_is_found_by_tenant(ledger: AsyncEngine, place
         await SqlUsageQueries(engine).totals(("tenant", "model"), MONTH, place, 2)
 
     plans = await plans_of(ledger, page)
-    assert all("usage_total_tenant" in line for line in plans if "SEARCH" in line or "Scan" in line), "\n".join(plans)
+    found = [line for line in plans if "SEARCH" in line or "Scan" in line]
+    assert found
+    assert all("usage_total_tenant" in line for line in found), "\n".join(plans)

@@ -110,7 +110,8 @@ class SqlDirectory:
         return await self._version()
 
     async def _read_version(self) -> int:
-        async with reading(self._connections) as connection:
+        # not `reading`: a commit that is in the log and not yet to be seen has to be waited for (`CachedRead`)
+        async with self._connections.connect() as connection:
             return await _version(connection)
 
     async def peppers(self) -> frozenset[str]:

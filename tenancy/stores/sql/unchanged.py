@@ -1,9 +1,13 @@
 """Spares processes that follow the database the statements that would find nothing new.
 
 Every worker asks several times a second whether something has changed: keys, backends, adapters, purges, rollouts. On SQLite each question
-is a transaction, and most wait their turn among the writers. But the file system says by itself whether anything was written since:
+is a transaction, for which it waits its turn among the writers. But the file system says by itself whether anything was written since:
 every transaction of any process writes to the write-ahead log. So `CachedRead` reads a value again only when the log's size or time of
 change is another one. A database without such a log, as Postgres, is always asked.
+
+A commit stands in the log before it can be seen, for as long as its sync takes. So what is read for a `CachedRead` waits its turn among
+the writers (BEGIN IMMEDIATE, and not `tenancy.stores.sql.transaction.reading`): else the value from before a commit would be remembered
+with the log from behind it, until somebody writes again.
 
 The files are looked at and never opened: a process that closes any descriptor of a file loses all its locks on it (fcntl(2)), SQLite's
 included. Another process would then take the database for one that nobody uses, and cut the index that this one has mapped: SIGBUS.
