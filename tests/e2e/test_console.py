@@ -68,6 +68,24 @@ async def test_a_person_signs_in_and_sees_a_request_arrive(tmp_path: Path) -> No
         await screenshot(page, "fleet")
 
 
+GO_AT_ONCE = """() => {
+  const seen = new MutationObserver(() => {
+    if (![...document.querySelectorAll("button")].some((button) => button.textContent === "Sign out")) return;
+    seen.disconnect();
+    location.hash = "#/requests";
+  });
+  seen.observe(document, { childList: true, subtree: true });
+}"""
+"""Changes the address in the moment in which the frame of the console is drawn."""
+
+
+async def test_an_address_that_changes_while_the_console_is_drawn_is_followed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (served, browser), console_page(browser, served.admin) as page:
+        await page.evaluate(GO_AT_ONCE)
+        await sign_in(page, TOKEN)
+        await page.get_by_role("main").get_by_role("heading", level=1, name="Requests", exact=True).wait_for()
+
+
 async def test_the_slowest_request_of_the_last_minute_and_its_reason_take_three_clicks(tmp_path: Path) -> None:
     faults: list[dict[str, Any]] = [{"name": "slow_start", "delay_s": 2}]
     async with opened(tmp_path) as (served, browser), signed_in(browser, served.admin, TOKEN) as page:

@@ -15,10 +15,12 @@ function placeNow() {
 }
 
 function usePlace() {
+  const [drawn] = useState(location.hash);
   const [place, setPlace] = useState(placeNow());
   useEffect(() => {
     const moved = () => setPlace(placeNow());
     addEventListener("hashchange", moved);
+    if (location.hash !== drawn) moved(); // it was changed after the first drawing, before anybody listened
     return () => removeEventListener("hashchange", moved);
   }, []);
   return place;
