@@ -47,7 +47,7 @@ class _WantedLine(msgspec.Struct, gc=False):
     """One wanted line."""
 
     at: int
-    """Of the line break before it."""
+    """The place of the line break before it."""
     line: bytes
     """The line break, the name, and the labels as they are written."""
     name: str

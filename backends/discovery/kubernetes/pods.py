@@ -77,7 +77,7 @@ class PodFacts(msgspec.Struct, frozen=True):
     engine_ports: tuple[int, ...]
     """The TCP ports of the container `main`, or without it of all containers."""
     labels: dict[str, str] = {}
-    """Those of `labels_of`."""
+    """The labels that discovery needs (`labels_of`)."""
 
 
 def kserve_selector(service: str) -> str:

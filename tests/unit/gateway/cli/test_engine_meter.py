@@ -176,6 +176,6 @@ def test_a_plan_has_enough_of_each_kind(longest: int, sequences: int) -> None:
     ],
 )
 def test_tokens_beyond_those_of_the_measurement_are_those_of_others(before: dict[str, int], after: dict[str, int], others: int) -> None:
-    """Of prompts of 20,000 tokens a twentieth, 1,000, may be a difference of counting, and 64 of answers of 1,000."""
+    """A difference of counting is up to a twentieth of prompts of 20,000 tokens, which is 1,000, and up to 64 of answers of 1,000."""
     mine = [TimedStream(0.0, [1.0], 2000, 100, 0)] * 10
     assert tokens_of_others(mine, Signals(0.0, **before), Signals(1.0, **after)) == others
