@@ -150,7 +150,7 @@ class PlacedFacts(msgspec.Struct):
     held_s: float = 0.0
     """For how long requests are held while the pool has no engine yet; 0 for any other request."""
     returned: int = 0
-    """The attempts before the request returned to the queue because no engine could be reached; 0 when it did not."""
+    """The attempts before the request returned to the queue because no engine could be reached, or none had a slot for its adapter."""
 
 
 class CacheFacts(msgspec.Struct):
@@ -219,6 +219,8 @@ class TriedFacts(msgspec.Struct):
     """Whether engines die of the request. At `MAYBE` no other backend of the pool is tried, at `CONFIRMED` no other model either."""
     charge: Charge | None = None
     """The request's load on the backend that was called last."""
+    lacked_slot: bool = False
+    """Whether the last attempt failed because requests used every adapter slot of its backend."""
 
 
 class AttemptFacts(msgspec.Struct):

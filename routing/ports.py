@@ -86,7 +86,8 @@ class Adapters(NamedTuple):
     there: Collection[str]
     """Ids of the backends that have the adapter, are loading it, or have requests that wait for it."""
     unable: Mapping[str, str]
-    """Backends that cannot load it, by id, each with the reason."""
+    """Backends that cannot load it, by id, each with the reason; it begins with `routing.room.NO_SLOT` where requests for other adapters
+    use every slot."""
     load_s: float = 1.0
     """Seconds that a load usually takes."""
 

@@ -19,7 +19,7 @@ from routing.load import NO_FACTS, LoadTable
 from routing.policy_instance import PolicyInstance
 from routing.ports import UNMATCHED, Circumstances, Held, RoutingRequest
 from routing.registry import POLICIES
-from routing.room import FULL, has_no_room
+from routing.room import FULL, NO_SLOT, has_no_room
 from routing.short_list import SCORED_ALL, Scored, short_list
 from routing.tie_break import choose
 
@@ -55,6 +55,12 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     """Backends of a large pool that were not compared: by their load, none can be the best (`routing.short_list`)."""
     full: bool = False
     """`ranked` is empty, and would not be if fewer requests were in flight: the request can wait."""
+
+    @property
+    def lacks_slot(self) -> bool:
+        """Whether it is `full` for want of a slot alone: every backend that could take the request later has room, and no slot for its
+        adapter."""
+        return self.full and all([backend.reason.startswith(NO_SLOT) for backend in self.excluded if backend.reason.startswith(FULL)])
 
     @property
     def backends(self) -> list[Backend]:

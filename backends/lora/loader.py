@@ -1,22 +1,23 @@
 """Loads LoRA adapters onto engines: makes the calls that `backends.lora.residency` decides on, one at a time per engine and adapter.
 
-`LoraLoader` serves the requests of one worker. A request holds its adapter on a backend before it is sent there, and releases it when the
-request is over. Where the adapter is not loaded, the first request that needs it starts the load, and later requests wait for the same
-load. A load is a task of its own: a caller that leaves does not cut it short for the others. Adapters evicted for one that the engine then
-refuses are loaded again.
+`LoraLoader` serves the requests of one worker. A request charges its adapter on a backend as soon as it is decided that it goes there, has
+it loaded before it is sent, and releases it when it is over. Where the adapter is not loaded, the first request that needs it starts the
+load, and later requests wait for the same load. A load is a task of its own: a caller that leaves does not cut it short for the others.
+Adapters evicted for one that the engine then refuses are loaded again.
 
 `LoraOrders` makes the calls that load, unload and list adapters on one engine, and reads the meaning of its replies.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from backends.dialects.dialect import Dialect, LoraCalls
 from backends.fetch import FetchedReply, FetchError, fetch
-from backends.lora.residency import HOLD_OFF_S, Adapter, AdaptersInUse, LoadedAdapters, LoraUnavailable
+from backends.lora.residency import HOLD_OFF_S, Adapter, AdaptersInUse, LoadedAdapters, LoraUnavailable, NoSlot
 from backends.model_list import read_model_list
 from backends.ports import Upstream
 from domain.clock import Clock
@@ -98,6 +99,17 @@ def _refused(path: str, reply: FetchedReply) -> OrderReply:
 LEFT_FLEET: Final = "it has left the fleet"
 
 
+class Whereabouts(NamedTuple):
+    """Where an adapter is in a pool."""
+
+    having: set[str]
+    """The backends that have it, are loading it or have requests that wait for it."""
+    unable: dict[str, str]
+    """The backends that cannot get it, each with the reason."""
+    busy: dict[str, str]
+    """The backends that cannot get it for now, because requests use every slot; each with the reason."""
+
+
 class LoadDone(msgspec.Struct, frozen=True):
     """The result of one load or unload, for metrics."""
 
@@ -157,7 +169,7 @@ class LoraLoader:
         # done when a backend leaves; made for backends that a request waits for, so bounded by the fleet
         self._leaving: dict[str, asyncio.Future[None]] = {}
         # one task per engine and adapter, removed when it ends; bounded by backends times adapters
-        self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
+        self._loads: dict[tuple[str, str], asyncio.Task[LoraUnavailable | None]] = {}
         self.unloads: Final[dict[tuple[str, str], asyncio.Task[str]]] = {}
         """Unloads under way, by engine and adapter."""
         self.register({})
@@ -205,24 +217,34 @@ class LoraLoader:
         adapters = self._adapters_on.get(backend)
         return adapters.resident() if adapters is not None else ()
 
-    def where(self, pool: str, backends: Collection[str], adapter: Adapter) -> tuple[set[str], dict[str, str]]:
-        """The backends that have the adapter, are loading it or have requests that wait for it; and the backends that cannot get it, each
-        with the reason.
+    def where(self, pool: str, backends: Collection[str], adapter: Adapter) -> Whereabouts:
+        """Where the adapter is or comes, and where it cannot be had.
 
         A load takes its slot only after the engine's list was read and an unload under way has ended, which takes up to seconds. Requests
         that come meanwhile join the load: elsewhere they would load the adapter a second time, for which another one is evicted.
         """
         now = self.clock()
-        having: set[str] = set()
-        unable: dict[str, str] = {}
+        found = Whereabouts(set(), {}, {})
         for backend in backends:
             adapters = self.adapters_on(pool, backend)
-            awaited = self.loading((backend, adapter.served)) and not adapters.refusal(adapter.served, now)
-            if awaited or adapters.comes(adapter.served):
-                having.add(backend)
-            elif why := adapters.obstacle(adapter.served, now, self.busy(backend)):
-                unable[backend] = why
-        return having, unable
+            awaited = adapters.needed(adapter.served) or self.loading((backend, adapter.served))
+            if adapters.comes(adapter.served) or (awaited and not adapters.refusal(adapter.served, now)):
+                found.having.add(backend)
+            elif (obstacle := adapters.obstacle(adapter.served, now, self.busy(backend))) is not None:
+                (found.busy if obstacle.passes else found.unable)[backend] = obstacle.why
+        return found
+
+    def moves(self, backends: Iterable[str]) -> int:
+        """A number that changes whenever one of these backends may have got a free slot by a request of this process. Loads and polls may
+        free one as well."""
+        on = self._adapters_on
+        return sum([adapters.moves + adapters.changes for backend in backends if (adapters := on.get(backend)) is not None])
+
+    def charge(self, pool: str, backend: str, adapter: Adapter) -> LoadedAdapters:
+        """A request that is sent to the backend needs the adapter from now on; it is released on the returned record."""
+        adapters = self.adapters_on(pool, backend)
+        adapters.charge(adapter.served, self.clock())
+        return adapters
 
     def end_waits(self, backend: str) -> None:
         """The backend takes no new requests: end all waits for its adapters. Loads under way continue."""
@@ -230,35 +252,25 @@ class LoraLoader:
         if leaving is not None:
             leaving.set_result(None)
 
-    async def hold(
-        self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None = None
-    ) -> LoadedAdapters:
-        """Load the adapter onto the backend where it is missing, and keep it there until it is released on the returned record of the
-        backend's adapters.
+    async def load(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None = None) -> None:
+        """Load the adapter onto the backend where it is missing. A request charges it before, so that no other load evicts it meanwhile.
 
         Args:
             until: ends the wait when it is done, because the request needs the adapter no more.
 
         Raises:
-            LoraUnavailable: it is not loaded within `within_s`, or the backend has left, or `until` is done; nothing is held then.
+            LoraUnavailable: it is not loaded within `within_s`, or the backend has left, or `until` is done; `NoSlot` where requests use
+                every slot.
         """
-        adapters = self.adapters_on(pool, backend)
-        # charged before it is loaded, so that no other load evicts it before its first request
-        adapters.charge(adapter.served, self.clock())
-        try:
-            if not adapters.has(adapter.served):
-                await self._loaded(pool, backend, adapter, within_s, until)
-        except BaseException:
-            adapters.release(adapter.served, self.clock())
-            raise
-        return adapters
+        if not self.adapters_on(pool, backend).has(adapter.served):
+            await self._loaded(pool, backend, adapter, within_s, until)
 
     def bar(self, adapters: LoadedAdapters, adapter: Adapter, why: str) -> None:
         """Keep requests for the adapter away from a backend for `HOLD_OFF_S`; the next request after that loads it anew."""
         adapters.lost(adapter.served)
         adapters.bar(adapter.served, why, self.clock() + HOLD_OFF_S)
 
-    def begin(self, key: tuple[str, str], load: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
+    def begin(self, key: tuple[str, str], load: Coroutine[Any, Any, LoraUnavailable | None]) -> asyncio.Task[LoraUnavailable | None]:
         """Run the only load of an adapter (key: backend and engine-side name); all requests that need it wait for this task."""
         task = self._loads[key] = asyncio.get_running_loop().create_task(load)
         task.add_done_callback(lambda _: self._loads.pop(key, None))
@@ -283,13 +295,13 @@ class LoraLoader:
         ends: set[asyncio.Future[Any]] = {task, leaving} if until is None else {task, leaving, until}
         done, _ = await asyncio.wait(ends, timeout=max(0.0, within_s), return_when=asyncio.FIRST_COMPLETED)
         if leaving in done:
-            why = LEFT_FLEET
-        elif until in done:
-            why = "not needed any more"
-        else:
-            why = task.result() if done else f"not loaded within {within_s:.3g} s"
-        if why:
-            raise LoraUnavailable(why)
+            raise LoraUnavailable(LEFT_FLEET)
+        if until in done:
+            raise LoraUnavailable("not needed any more")
+        if not done:
+            raise LoraUnavailable(f"not loaded within {within_s:.3g} s")
+        if (failure := task.result()) is not None:
+            raise type(failure)(*failure.args)  # an exception of its own for each request that waited: they get tracebacks of their own
 
 
 class _AdapterLoad:
@@ -305,8 +317,8 @@ class _AdapterLoad:
         self._begun = loader.clock()
         self._deadline = self._begun + loader.load_s
 
-    async def run(self, adapter: Adapter) -> str:
-        """Load the adapter; returns why that failed, empty when it did not."""
+    async def run(self, adapter: Adapter) -> LoraUnavailable | None:
+        """Load the adapter; returns why that failed, None when it did not."""
         served = adapter.served
         adapters = self._adapters
         loader = self._loader
@@ -316,25 +328,44 @@ class _AdapterLoad:
                 await asyncio.wait((leaving,))
             # the engine's list first, because other gateway processes load and evict as well
             changes = adapters.changes
-            adapters.reported(await self._orders.listed(self._left_s()), changes)
+            adapters.reported(await self._orders.listed(self._left_s()), changes, loader.clock())
             if adapters.has(served):
-                return ""  # another gateway process was faster
+                return None  # another gateway process was faster
             if loader.check is not None and (why := await loader.check(adapter, self._left_s())):
                 adapters.bar(served, why, loader.clock() + HOLD_OFF_S)
                 loader.done(LoadDone(self._backend, served, "load", why, loader.clock() - self._begun))
-                return why
+                return LoraUnavailable(why)
             victims = adapters.begin(served, loader.clock(), loader.busy(self._backend))
-        except (LoraUnavailable, FetchError) as error:
-            return str(error)
+        except LoraUnavailable as error:
+            return error
+        except FetchError as error:
+            return LoraUnavailable(str(error))
         used = {victim: adapters.used_at(victim) for victim in victims}
         whys = await asyncio.gather(*map(self._begin_unload, victims))
         outcome = OrderReply("; ".join(filter(None, whys)))
         if not outcome.why:
             outcome = await self._orders.load(adapter, self._left_s())
+            if outcome.why and outcome.sure and (taken := await self._slot_taken(adapter)):
+                return NoSlot(taken)
         self._over(adapter, outcome, loader.clock())
         if outcome.why and outcome.sure:
             self._put_back(used)
-        return outcome.why
+        return LoraUnavailable(outcome.why) if outcome.why else None
+
+    async def _slot_taken(self, adapter: Adapter) -> str:
+        """Whether the engine refused the load because another gateway process has taken the slot meanwhile; if so, that, in words. The load
+        is over then, and the adapter may be loaded as soon as there is a slot."""
+        try:
+            listed = list(await self._orders.listed(self._left_s()))
+        except (LoraUnavailable, FetchError):
+            return ""
+        if len(listed) < self._configured.slots or adapter.served in listed:
+            return ""
+        self._adapters.failed(adapter.served, "", -inf, sure=True)
+        self._adapters.reported(listed, self._adapters.changes, self._loader.clock())
+        why = f"another gateway process took its slot: {', '.join(sorted(listed)[:10])} are loaded"
+        self._loader.done(LoadDone(self._backend, adapter.served, "load", why, self._loader.clock() - self._begun))
+        return why
 
     def _over(self, adapter: Adapter, said: OrderReply, used_at: float) -> None:
         now = self._loader.clock()
@@ -355,11 +386,11 @@ class _AdapterLoad:
                 again = _AdapterLoad(self._loader, self._configured, self._backend, self._adapters, self._upstream)
                 self._loader.begin(key, again.restore(known[victim], used[victim]))
 
-    async def restore(self, adapter: Adapter, used_at: float) -> str:
-        """Load an adapter for which `put_back` has taken a slot; returns why that failed, empty when it did not."""
+    async def restore(self, adapter: Adapter, used_at: float) -> LoraUnavailable | None:
+        """Load an adapter for which `put_back` has taken a slot; returns why that failed, None when it did not."""
         outcome = await self._orders.load(adapter, self._left_s())
         self._over(adapter, outcome, used_at)
-        return outcome.why
+        return LoraUnavailable(outcome.why) if outcome.why else None
 
     def _begin_unload(self, victim: str) -> asyncio.Task[str]:
         unloads = self._loader.unloads

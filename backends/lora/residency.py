@@ -11,7 +11,8 @@ list right before it decides, so they can exceed the bound only by deciding with
 import re
 from collections.abc import Collection, Iterable
 from enum import Enum
-from typing import Final
+from math import inf
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +27,10 @@ that a corrected one is noticed before an operator looks."""
 SETTLE_S: Final = 0.25
 """Time after the end of one of this process's requests in which the engine's report that its adapter is in use may still mean that
 request: engines are read ten times a second, and their reports follow their last step."""
+
+SPARED_S: Final = 0.5
+"""Time for which an adapter that another process has just loaded is not evicted: its first request is on the way, and only then the engine
+reports it as in use."""
 
 _OURS: Final = re.compile(rf".+@[0-9a-f]{{{DIGEST_CHARS}}}")
 
@@ -51,6 +56,19 @@ class LoraUnavailable(Exception):
     """The adapter cannot be had on this engine now; the message says why, for operators."""
 
 
+class NoSlot(LoraUnavailable):
+    """Requests use every adapter slot of the engine: the adapter can be had there once one of them has ended."""
+
+
+class Obstacle(NamedTuple):
+    """Why an engine cannot have an adapter."""
+
+    why: str
+    """In words for an operator."""
+    passes: bool
+    """Whether it goes away by itself: requests that are in flight use the slots, or the next poll tells."""
+
+
 class AdaptersInUse(msgspec.Struct, frozen=True):
     """The adapters that an engine itself reports as in use, by requests of any process, and when (monotonic seconds)."""
 
@@ -72,11 +90,12 @@ class _State(Enum):
 
 
 class _AdapterEntry:
-    __slots__ = ("state", "used_at")
+    __slots__ = ("spared_until", "state", "used_at")
 
-    def __init__(self, state: _State, used_at: float) -> None:
+    def __init__(self, state: _State, used_at: float, spared_until: float = -inf) -> None:
         self.state = state
         self.used_at = used_at
+        self.spared_until = spared_until
 
 
 class LoadedAdapters:
@@ -87,17 +106,20 @@ class LoadedAdapters:
         loads: whether the engine has calls to load adapters; one without them serves only the adapters that it lists.
     """
 
-    __slots__ = ("_barred", "_entries", "_in_use", "changes", "loads", "slots")
+    __slots__ = ("_barred", "_entries", "_in_use", "_listed", "changes", "loads", "moves", "slots")
 
     def __init__(self, slots: int, *, loads: bool = True) -> None:
         self.slots = slots
         self.loads = loads
         self.changes = 0
         """Number of changes that this process made; used by `reported` to recognise an outdated list."""
+        self.moves = 0
+        """Number of times that an adapter was needed for the first time, or not any more: each may free or take a slot."""
         self._entries: dict[str, _AdapterEntry] = {}
         # adapters requested or listed; the first are bounded by the configuration, the second by the size of a list
         self._in_use: dict[str, int] = {}
         self._barred: dict[str, tuple[float, str]] = {}
+        self._listed = False
 
     # --- what requests need -------------------------------------------------------------------------------------------
 
@@ -112,8 +134,11 @@ class LoadedAdapters:
         return entry is not None and entry.state in (_State.RESIDENT, _State.LOADING)
 
     def charge(self, served: str, now: float) -> None:
-        """A request needs the adapter from now on, loaded or not; pair with `release`. A needed adapter is not evicted."""
-        self._in_use[served] = self._in_use.get(served, 0) + 1
+        """A request needs the adapter from now on, loaded or not; pair with `release`. A needed adapter is not evicted, and one that has
+        still to be loaded has a slot promised."""
+        requests = self._in_use.get(served, 0)
+        self._in_use[served] = requests + 1
+        self.moves += not requests
         entry = self._entries.get(served)
         if entry is not None:
             entry.used_at = now
@@ -128,6 +153,11 @@ class LoadedAdapters:
             self._in_use[served] = requests
         else:
             del self._in_use[served]
+            self.moves += 1
+
+    def needed(self, served: str) -> bool:
+        """Whether requests in flight need the adapter, loaded or not."""
+        return served in self._in_use
 
     def resident(self) -> tuple[str, ...]:
         """The loaded adapters, in order of names."""
@@ -140,20 +170,22 @@ class LoadedAdapters:
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
-    def obstacle(self, served: str, now: float, busy: AdaptersInUse) -> str:
-        """Why the engine cannot have the adapter, in words for an operator; empty when it is loaded, being loaded, or can be loaded.
+    def obstacle(self, served: str, now: float, busy: AdaptersInUse) -> Obstacle | None:
+        """Why the engine cannot have the adapter; None when it is loaded, being loaded, or can be loaded in a slot that is not promised to
+        another adapter.
 
         Args:
             busy: the adapters that the engine itself reports as in use.
         """
         if self.comes(served):
-            return ""
+            return None
         if why := self.refusal(served, now):
-            return why
+            return Obstacle(why, passes=False)
         entry = self._entries.get(served)
         if entry is not None and entry.state is _State.UNSURE:
-            return f"it is not known whether {served} is loaded; the next poll tells"
-        return self._victims(served, busy)[1]
+            return Obstacle(f"it is not known whether {served} is loaded; the next poll tells", passes=True)
+        promised = [name for name in self._in_use if name not in self._entries and name != served]
+        return self._victims(served, now, busy, promised)[1]
 
     def refusal(self, served: str, now: float) -> str:
         """Why a load would be in vain however many slots were free; empty when nothing is known against it."""
@@ -165,15 +197,19 @@ class LoadedAdapters:
     def begin(self, served: str, now: float, busy: AdaptersInUse) -> tuple[str, ...]:
         """Take a slot for an adapter that is about to be loaded; returns the adapters that must be unloaded first.
 
+        Slots that are promised to adapters whose load has not begun count as free here: who begins first has one.
+
         Raises:
-            LoraUnavailable: the engine cannot have it, for the reason of `obstacle`; nothing was changed.
+            LoraUnavailable: the engine cannot have it; nothing was changed. `NoSlot` where that goes away once a request has ended.
         """
-        why = self.obstacle(served, now, busy)
-        if not why and served in self._entries:
-            why = f"{served} is being loaded or unloaded"
-        if why:
+        entry = self._entries.get(served)
+        if why := self.refusal(served, now):
             raise LoraUnavailable(why)
-        victims, _ = self._victims(served, busy)
+        if entry is not None:
+            raise LoraUnavailable(f"{served} is being loaded or unloaded, or it is not known whether it is loaded")
+        victims, obstacle = self._victims(served, now, busy)
+        if obstacle is not None:
+            raise (NoSlot if obstacle.passes else LoraUnavailable)(obstacle.why)
         for victim in victims:
             self._entries[victim].state = _State.LEAVING
         self._entries[served] = _AdapterEntry(_State.LOADING, now)
@@ -188,31 +224,39 @@ class LoadedAdapters:
     def put_back(self, served: str, used_at: float) -> bool:
         """Take a slot for an adapter that was evicted in vain and is about to be loaded again; False when that would need an eviction, or
         another call loads it already."""
-        if served in self._entries or self._victims(served, NONE) != ((), ""):
+        if served in self._entries or self._victims(served, used_at, NONE) != ((), None):
             return False
         self._entries[served] = _AdapterEntry(_State.LOADING, used_at)
         self.changes += 1
         return True
 
-    def _victims(self, served: str, busy: AdaptersInUse) -> tuple[tuple[str, ...], str]:
-        """The adapters to evict for this one, and the reason when there are not enough. Adapters that are being unloaded already make room
-        for another one that is counted, so they do not count."""
+    def _victims(
+        self, served: str, now: float, busy: AdaptersInUse, promised: Collection[str] = ()
+    ) -> tuple[tuple[str, ...], Obstacle | None]:
+        """The adapters to evict for this one, and the obstacle when there are not enough. Adapters that are being unloaded already make
+        room for another one that is counted, so they do not count.
+
+        Args:
+            promised: other adapters that are to be loaded and have no slot yet.
+        """
         entries = self._entries
         holding = [name for name, entry in entries.items() if entry.state is not _State.LEAVING and name != served]
-        excess = len(holding) + 1 - self.slots
+        excess = len(holding) + len(promised) + 1 - self.slots
         if excess <= 0:
-            return (), ""
+            return (), None
+        ours = [name for name in holding if _OURS.fullmatch(name)]
         free = [
-            (entries[name].used_at, name)
-            for name in holding
-            if entries[name].state is _State.RESIDENT and not self._used(name, busy) and _OURS.fullmatch(name)
+            (entries[name].used_at, name) for name in ours if entries[name].state is _State.RESIDENT and not self._used(name, now, busy)
         ]
         if len(free) < excess:
-            return (), f"all {self.slots} adapter slots are in use: {', '.join(sorted(holding)[:10])}"
-        return tuple(name for _, name in sorted(free)[:excess]), ""
+            # others than ours are never evicted: where they take the slots, no end of a request makes room
+            passes = len(ours) + len(promised) >= excess
+            return (), Obstacle(f"all {self.slots} adapter slots are in use: {', '.join(sorted([*holding, *promised])[:10])}", passes)
+        return tuple(name for _, name in sorted(free)[:excess]), None
 
-    def _used(self, name: str, busy: AdaptersInUse) -> bool:
-        return name in self._in_use or (name in busy.names and busy.read_at > self._entries[name].used_at + SETTLE_S)
+    def _used(self, name: str, now: float, busy: AdaptersInUse) -> bool:
+        entry = self._entries[name]
+        return name in self._in_use or now < entry.spared_until or (name in busy.names and busy.read_at > entry.used_at + SETTLE_S)
 
     # --- what became of it --------------------------------------------------------------------------------------------
 
@@ -262,9 +306,13 @@ class LoadedAdapters:
         """Keep requests for the adapter away until then."""
         self._barred[served] = (until, why)
 
-    def reported(self, listed: Iterable[str], changes: int) -> None:
+    def reported(self, listed: Iterable[str], changes: int, now: float = -inf) -> None:
         """Take the engine's own list, requested when `self.changes` was `changes`. A list requested before the last change here is outdated
-        and ignored."""
+        and ignored.
+
+        Args:
+            now: when the list came; adapters that are new in it are spared for a moment, but for those of the first list.
+        """
         if changes != self.changes:
             return
         on_engine = set(listed)
@@ -274,7 +322,9 @@ class LoadedAdapters:
         for name in on_engine:
             entry = entries.get(name)
             if entry is None:
-                entries[name] = _AdapterEntry(_State.RESIDENT, 0.0)  # no request of this process used it: the first to be evicted
+                # no request of this process used it: the first to be evicted
+                entries[name] = _AdapterEntry(_State.RESIDENT, 0.0, now + SPARED_S if self._listed else -inf)
             elif entry.state is _State.UNSURE:
                 entry.state = _State.RESIDENT
             self._barred.pop(name, None)
+        self._listed = True

@@ -358,7 +358,7 @@ class FleetWatch:
             return False  # the backend left meanwhile
         self._polled.add(key)
         if adapters is not None and polled.loras is not None:
-            adapters.reported(polled.loras, changes)
+            adapters.reported(polled.loras, changes, self._clock())
         self.take(pool, backend_id, polled)
         well = not polled.reason
         if self.shared is not None and adapters is None:

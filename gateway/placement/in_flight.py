@@ -22,13 +22,16 @@ LONG_PREFILL_TOKENS: Final = 512
 
 
 class InFlight:
-    """The load of one attempt: its charge on the load table, and the prediction that the backend will hold the prompt.
+    """The load of one attempt: its charge on the load table, its need of an adapter, and the prediction that the backend will hold the
+    prompt.
 
     Args:
         stream: whether the reply is streamed, so that its first token shows.
     """
 
     __slots__ = (
+        "_adapter",
+        "_adapters",
         "_before",
         "_begin_timer",
         "_by_tokens",
@@ -102,6 +105,8 @@ class InFlight:
         self.charge = load_table.charge(backend_id, uncached, uncached + request.output_tokens, now, request.prompt_tokens - uncached)
         if not stream and self._begin_timer is None and self.limiter is not None:
             deps.pool_states.limits.suppose(backend_id, now + prefill_s, self.charge)
+        self._adapter = placement.adapter
+        self._adapters = deps.loras.charge(placement.pool.name, backend_id, placement.adapter) if placement.adapter is not None else None
         memory = placement.policy_instance.memory
         if memory is not None:
             memory.placed(request, backend_id, uncached, now)
@@ -140,6 +145,8 @@ class InFlight:
             self._tenant_shares.request_over(self._tenant, self._deps.clock())
         if self._told and self._shared is not None and not self._first_token_seen and not self.ended:
             self._shared.failed(self._told)
+        if self._adapters is not None and self._adapter is not None and not self.ended:
+            self._adapters.release(self._adapter.served, self._deps.clock())
         self.ended = True
         if self._begin_timer is not None:
             self._begin_timer.cancel()

@@ -33,7 +33,7 @@ from routing.policy_instance import PolicyInstance
 from routing.ports import UNMATCHED, Adapters, Circumstances, Held, RoutingRequest
 from routing.registry import POLICIES
 from routing.residency import with_adapter
-from routing.room import FULL
+from routing.room import FULL, NO_SLOT
 from routing.schedule import Route, place
 from tenancy.estimate import likely_prompt
 
@@ -200,7 +200,8 @@ def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | Non
     recovery, shares = pool_state.recovery, pool_state.tenant_shares
     adapters: Adapters | None = None
     if adapter is not None:
-        adapters = Adapters(*deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter))
+        found = deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter)
+        adapters = Adapters(found.having, found.unable | {backend: f"{NO_SLOT}{why}" for backend, why in found.busy.items()})
     shut = breakers.shut(request.lora, now) if breakers.troubled else ALL_CLOSED
     paused = HELD_BACK if pool_state.held_back(request.tenant, pool) and deps.live.directory.several_tenants else ""
     paused = COMING_BACK if recovery.rate != inf and recovery.must_wait(now) else paused

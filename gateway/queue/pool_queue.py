@@ -6,8 +6,7 @@ table reports every end and every first token, once per turn of the event loop, 
 changes of the fleet: no waiter has a timer of its own.
 
 To dispatch a request is to route it anew and to count it on its backend in one step, so capacity that two wake-ups see is taken once.
-`Capacity` says whether any backend of the pool has capacity for one more request, and for which tenants: a share of the capacity may be
-reserved for tenants with little in flight.
+Requests that wait for an adapter slot alone (`Waiter.for_slot`) have their place in the same order and keep nobody else from capacity.
 """
 
 import asyncio
@@ -18,6 +17,7 @@ from domain.clock import Clock, Rng
 from domain.faults import Fault, Kind
 from domain.usage import Usage
 from gateway.queue import refusals
+from gateway.queue.capacity import Capacity, OfTenant, PartOf, everything, nobody
 from gateway.queue.estimate import DrainRate, ForecastMargin
 from gateway.queue.waiter import QueueState, T, Waiter, WaitForecast
 from gateway.queue.waking import Waking
@@ -25,68 +25,6 @@ from routing.fair_queue import RANKS, FairQueue, QueueBounds, rank_of
 from routing.fair_tier import QueuedRequest
 from routing.fleet import Pool
 from routing.load import LoadTable
-from routing.room import has_no_room
-
-PartOf = Callable[[str], float]
-"""The part of the capacity that a tenant's next request may fill, 0 to 1; `gateway.placement.pool_state` computes it."""
-
-OfTenant = Callable[[str], bool]
-"""Something that is true of some tenants at a moment."""
-
-
-def everything(_tenant: str) -> float:
-    """A `PartOf` that reserves nothing."""
-    return 1.0
-
-
-def nobody(_tenant: str) -> bool:
-    """An `OfTenant` that is true of none."""
-    return False
-
-
-class Capacity:
-    """The capacity of one pool. The result for a tenant is remembered until the next `look`, because a long queue asks for the same tenants
-    again and again."""
-
-    __slots__ = ("_any", "_free_for", "_held_back", "_load_table", "_part_of", "_pool_of")
-
-    def __init__(
-        self, load_table: LoadTable, pool_of: Callable[[], Pool], part_of: PartOf = everything, held_back: OfTenant = nobody
-    ) -> None:
-        self._held_back: Final = held_back
-        self._load_table = load_table
-        self._pool_of = pool_of
-        self._part_of: Final = part_of
-        self._any = False
-        self._free_for: dict[str, bool] = {}
-
-    def look(self) -> bool:
-        """Read the load table anew; returns whether there is capacity for any tenant."""
-        self._free_for.clear()
-        self._any = self._free(1.0)
-        return self._any
-
-    def free_for(self, tenant: str) -> bool:
-        """Whether there is capacity for a request of this tenant, as far as can be decided without the request itself."""
-        free = self._free_for.get(tenant)
-        if free is None:
-            part = self._part_of(tenant)
-            free = self._any and not self._held_back(tenant) and (part == 1.0 or self._free(part))
-            self._free_for[tenant] = free
-        return free
-
-    def only_held_back(self, tenant: str) -> bool:
-        """Whether there is capacity, and this tenant has to leave it to others."""
-        return self._any and self._held_back(tenant)
-
-    def all_for(self, tenant: str) -> bool:
-        """Whether this tenant may use the whole capacity: only then does preempting another request help it."""
-        return self._part_of(tenant) == 1.0
-
-    def _free(self, part: float) -> bool:
-        load_table = self._load_table
-        return any([not has_no_room(load_table, load_table.row_of[backend.id], 1.0, part) for backend in self._pool_of().up])
-
 
 LONGEST_S: Final = 3600.0
 """The longest wait that is predicted, in seconds."""
@@ -135,6 +73,7 @@ class PoolQueue:
         "_unreached",
         "_waiters",
         "_woken",
+        "in_line",
         "waiting",
         "waking",
     )
@@ -182,19 +121,25 @@ class PoolQueue:
         self._stopped = False
         self.waiting = 0
         """Requests in the queue."""
+        self.in_line = 0
+        """Those of them that wait for capacity: who comes now goes behind them. The others wait for an adapter slot and keep nobody from
+        capacity that they cannot use."""
 
     # --- joining ---------------------------------------------------------------------------------------------------
 
-    def refusal(self, place: QueuedRequest, may_s: float, *, read: bool = True, supposed: bool = False) -> tuple[str, Fault] | None:
+    def refusal(
+        self, place: QueuedRequest, may_s: float, *, read: bool = True, supposed: bool = False, for_slot: bool = False
+    ) -> tuple[str, Fault] | None:
         """Why a request may not join the queue: the word for metrics and the fault; None when it may. Costs a few microseconds.
 
         Args:
             read: whether the prompt was read, so that its cached tokens are known.
             supposed: whether there is no such request, so that nothing is learned of its refusal.
+            for_slot: whether it would wait for an adapter slot.
         """
         if self._stopped:
             return refusals.STOPPED, refusals.stopping()
-        wait_s = self.predicted_s(place, read=read)
+        wait_s = self.predicted_s(place, read=read) if self.in_line or for_slot else 0.0
         if wait_s > may_s > 0 and not self._queue.tenant_count(place.tenant) and self._capacity.look():
             mine = place.tier <= self._held_tier and self._capacity.free_for(place.tenant)
             wait_s = 0.0 if mine else wait_s  # those that wait have no right to this capacity
@@ -232,7 +177,7 @@ class PoolQueue:
         """
         if self._out():
             return None
-        if not self.waiting and (not self._load_table.limited or (self._capacity.look() and self._capacity.free_for(place.tenant))):
+        if not self.in_line and (not self._load_table.limited or (self._capacity.look() and self._capacity.free_for(place.tenant))):
             return AT_ONCE
         return WaitForecast(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False, supposed=supposed))
 
@@ -272,7 +217,7 @@ class PoolQueue:
     def _join(self, waiter: Waiter[Any]) -> None:
         place = waiter.place
         now = self._clock()
-        refused = self.refusal(place, waiter.may_s)
+        refused = self.refusal(place, waiter.may_s, for_slot=waiter.for_slot)
         if refused is not None:
             waiter.word, fault = refused
             raise fault
@@ -290,6 +235,7 @@ class PoolQueue:
         waiter.on_gone = self._gone
         waiter.look_at = min(place.deadline, waiter.beat(now))
         self.waiting += 1
+        self.in_line += not waiter.for_slot
         if self.waiting == 1:
             if not self._out():
                 self._rate.busy(now)
@@ -335,7 +281,8 @@ class PoolQueue:
         return not self._stopped and self.predicted_s(place) < may_s and self._queue.refused(place) is None
 
     def _may_use_all(self, place: QueuedRequest) -> bool:
-        return self._capacity.all_for(place.tenant)
+        # what is preempted frees no slot
+        return not self._waiters[place.seq].for_slot and self._capacity.all_for(place.tenant)
 
     def _can_place(self, place: QueuedRequest) -> bool:
         if not self._capacity.free_for(place.tenant):
@@ -345,6 +292,7 @@ class PoolQueue:
         if place.tier > self._held_tier:
             return False
         waiter = self._waiters[place.seq]
+        for_slot = waiter.for_slot
         try:
             waiter.turn = waiter.again()
         except Fault as fault:
@@ -354,6 +302,7 @@ class PoolQueue:
             self._log_defect(error, "line")
             self._hopeless.append((waiter, Fault(Kind.INTERNAL, "Something failed on our side. Try again.")))
             return False
+        self.in_line += for_slot - waiter.for_slot
         return waiter.turn is not None
 
     def _serve(self, waiter: Waiter[Any]) -> None:
@@ -403,6 +352,7 @@ class PoolQueue:
         del self._waiters[waiter.place.seq]
         waiter.waits = False
         self.waiting -= 1
+        self.in_line -= not waiter.for_slot
         if not self.waiting:
             self._rate.idle(self._clock())
             self._load_table.freed = None

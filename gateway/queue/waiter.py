@@ -68,6 +68,7 @@ class Waiter(Listener, Generic[T]):
         "again",
         "ahead",
         "beat",
+        "for_slot",
         "grain_s",
         "lacking",
         "look_at",
@@ -110,6 +111,8 @@ class Waiter(Listener, Generic[T]):
         """The resolution of that prediction; 0 where nothing was known."""
         self.word = ""
         """How the wait ended, as a word for metrics."""
+        self.for_slot = False
+        """Whether, at the last look, backends had capacity for the request and only lacked a slot for its adapter. `again` says so."""
         self.waits = False
         """Whether the request is in a queue now."""
         self.preempted_for = False

@@ -1,4 +1,5 @@
-"""The placement step of `lifecycle.py`: the routing decision, and the wait in the queue where no backend has capacity.
+"""The placement step of `lifecycle.py`: the routing decision, and the wait in the queue where no backend has capacity, or none a slot
+for the request's adapter.
 
 Nothing is awaited between a routing decision and the reservation of the request's load, so two requests never take the same capacity: a
 request that need not wait is sent right after the decision, and the load of a request that waited is reserved before its task is woken.
@@ -28,6 +29,7 @@ from gateway.request.degrade import HEADER as DEGRADE_HEADER
 from gateway.request.degrade import descend, may_degrade
 from gateway.request.guards_asked import applying_guards, with_guarded_steps
 from gateway.request.look_up import may_hit
+from gateway.request.lora import SlotWait
 from gateway.request.permissions import sticky_key
 from gateway.request.prefill import split_request
 from gateway.request.reply_headers import reply_headers
@@ -39,7 +41,7 @@ from policies.rollout.in_force import in_words
 from routing.fair_tier import QueuedRequest
 from routing.output_length import PRIOR
 from routing.ports import Held
-from routing.room import FULL
+from routing.room import FULL, NO_SLOT
 from routing.schedule import place
 from tenancy.estimate import likely_prompt
 from tenancy.grant import Grant
@@ -86,7 +88,7 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
                 asked.guards = applying_guards(policy, rule.name, asked.rule, ask, caller, headers)
             if deps.live.rollouts.by_pool:
                 rule = deal(rule, ask, caller.tenant, policy, headers, story, deps)
-    elif queue.waiting:
+    elif queue.in_line:
         may_s = may_wait_s(story)
         refused = queue.refusal(_likely_entry(ask, rule, may_s, story, deps), may_s, read=False)
     if refused is not None:
@@ -138,7 +140,7 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     if pool.has_roles or pool.name in deps.sharing:
         placement = _split(ask, placement, story, deps)
     _keep_decision(placement, story, deps)
-    if deps.queues[pool.name].waiting or not placement.route.ranked:
+    if deps.queues[pool.name].in_line or not placement.route.ranked:
         if not placement.route.ranked and not _may_wait(placement, story, deps):
             if deps.observe_decision is not None:
                 deps.observe_decision(placement.route, deps.clock() - begun)
@@ -225,15 +227,19 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
     if exchange.gone:
         raise caller_gone()  # while the limits were asked, say: nobody would tell the queue any more
     queue, place, facts = deps.queues[placement.pool.name], _queue_entry(placement, story, deps), story.placed
-    may_s = round(place.deadline - deps.clock(), 1) if facts.pulled_back or facts.returned else may_wait_s(story)
+    may_s = round(place.deadline - deps.clock(), 1) if place.back else may_wait_s(story)
+    slots = SlotWait(placement, deps)
 
     def again() -> Placement | None:
+        if waiter.for_slot and not slots.may_be_over():
+            return None
         hurries = place.deadline - deps.clock() < HURRY_SHARE * may_s
         routed_now = decide(placement, deps, deps.rng, Held.ELSEWHERE if hurries else Held.WAIT)
         if routed_now.pool.has_roles or routed_now.pool.name in deps.sharing:
             routed_now = _split(ask, routed_now, story, deps)
         if routed_now.route.ranked:
             return routed_now
+        waiter.for_slot = routed_now.route.lacks_slot
         if routed_now.route.full or not routed_now.pool.up:
             return None  # backends that are away may be back in time
         raise _no_backend(ask, routed_now, deps)
@@ -259,6 +265,7 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
         deps.clock(),
     )
     waiter = Waiter(place, may_s, again, reserve, heartbeat.beat, deps.loop, partial(_lacking, placement, deps))
+    waiter.for_slot = placement.route.lacks_slot
     exchange.listener = waiter
     try:
         dispatched = await queue.wait(waiter)
@@ -278,14 +285,16 @@ def _lacking(placement: Placement, deps: Deps) -> dict[str, float]:
     routed_now = decide(placement, deps, deps.rng)
     prompt = placement.request.prompt_tokens
     return {
-        backend.id: prompt - routed_now.held_tokens(backend.id) for backend in routed_now.route.excluded if backend.reason.startswith(FULL)
+        backend.id: prompt - routed_now.held_tokens(backend.id)
+        for backend in routed_now.route.excluded
+        if backend.reason.startswith(FULL) and not backend.reason.startswith(NO_SLOT)
     }
 
 
 def _queue_entry(placement: Placement, story: Story, deps: Deps) -> QueuedRequest:
     """The request's queue entry: a new one, or the one that was made when the request returned to the queue."""
     facts = story.placed
-    if (facts.pulled_back or facts.returned) and facts.queue_place is not None:
+    if facts.queue_place is not None and facts.queue_place.back:
         return facts.queue_place
     request = placement.request
     held = max([placement.held_tokens(backend.id) for backend in placement.pool.up], default=0.0) if request.chain else 0.0

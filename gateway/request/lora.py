@@ -1,4 +1,5 @@
-"""Requests that use a LoRA adapter: loads the adapter on the chosen backend before the call, through `backends.lora.loader`.
+"""Requests that use a LoRA adapter: loads the adapter on the chosen backend before the call, through `backends.lora.loader`; `SlotWait` is
+the wait for a slot in the queue.
 
 A request gets an adapter only by a rule of its policy: adapter fields of callers are refused, and the name that an engine is asked for is
 always the gateway's.
@@ -7,13 +8,13 @@ always the gateway's.
 import asyncio
 from typing import Final
 
-from backends.lora.residency import NONE, Adapter, AdaptersInUse, LoraUnavailable
+from backends.lora.residency import NONE, Adapter, AdaptersInUse, LoraUnavailable, NoSlot
 from domain.clock import Clock
 from domain.faults import Fault, Kind
-from gateway.deps import Live
+from gateway.deps import Deps, Live
 from gateway.http.edge.attempt_faults import caller_gone
 from gateway.http.edge.exchange import Listener
-from gateway.placement.place import lora_unavailable
+from gateway.placement.place import Placement, lora_unavailable
 from gateway.request.attempt import Attempt
 
 FRESH_S: Final = 2.0
@@ -26,6 +27,33 @@ def adapters_in_use(live: Live, clock: Clock, backend: str) -> AdaptersInUse:
     if signals is None or signals.loras is None or clock() - signals.read_at > FRESH_S:
         return NONE
     return AdaptersInUse(signals.loras, signals.read_at)
+
+
+SLOTS_READ_S: Final = 0.1
+"""Seconds after which a request that waits for a slot looks for one though no request of this process has freed any: another process or
+a poll may have. Engines are read ten times a second."""
+
+
+class SlotWait:
+    """Whether it is worth routing a request anew that waits for an adapter slot: a decision costs a hundred times what this does, and
+    whatever ends or begins in the pool has the queue looked through."""
+
+    __slots__ = ("_deps", "_moves", "_next_at", "_placement")
+
+    def __init__(self, placement: Placement, deps: Deps) -> None:
+        self._placement = placement
+        self._deps = deps
+        self._moves = -1
+        self._next_at = 0.0
+
+    def may_be_over(self) -> bool:
+        """Whether a slot may have become free since the last call that was answered with yes."""
+        deps, now = self._deps, self._deps.clock()
+        moves = deps.loras.moves(deps.live.fleet.pools[self._placement.pool.name].up_ids)
+        if moves == self._moves and now < self._next_at:
+            return False
+        self._moves, self._next_at = moves, now + SLOTS_READ_S
+        return True
 
 
 class _CallerLeft(Listener):
@@ -60,17 +88,16 @@ async def _load_and_call(attempt: Attempt, adapter: Adapter) -> Fault | None:
         begun = deps.clock()
         caller_left = exchange.listener = _CallerLeft(deps.loop)
         try:
-            adapters = await deps.loras.hold(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s, caller_left.seen)
+            await deps.loras.load(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s, caller_left.seen)
         except LoraUnavailable as error:
             if exchange.gone:
                 return caller_gone()
+            story.tried.lacked_slot = isinstance(error, NoSlot)
             return lora_unavailable(f"{backend.id}: {error}", deps.rng)
         finally:
             story.lora_wait_s += deps.clock() - begun
-        try:
-            fault = await attempt.dispatch()
-        finally:
-            adapters.release(adapter.served, deps.clock())
+        fault = await attempt.dispatch()
+        adapters = deps.loras.adapters_on(backend.pool, backend.id)
         if fault is not None and fault.kind is Kind.WRONG_MODEL:
             deps.loras.bar(adapters, adapter, f"{adapter.served}: {fault.detail}")
         if fault is None or fault.kind is not Kind.MODEL_NOT_SERVED:

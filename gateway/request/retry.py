@@ -18,6 +18,7 @@ from gateway.placement.place import Placement
 from gateway.queue.deadlines import place_back
 from gateway.story import Story
 from routing.fleet import Backend
+from routing.load import Charge
 
 
 class PoisonCheck:
@@ -114,14 +115,17 @@ class RetryState:
 
     def returns_to_queue(self, fault: Fault, backend: Backend, placement: Placement) -> bool:
         """Whether the request waits for an engine of its pool after its last attempt, because the attempt's connection was refused or
-        broken; its new queue entry is made then. Its deadline stays.
+        broken, or another gateway process took the slot that its adapter was to have; its new queue entry is made then. Its deadline
+        stays.
 
         An attempt whose connection was refused has asked nothing of an engine, so the request may return as often as that happens. One
         whose connection was broken may have reached its engine: what follows is a retry like any other. Where another backend of
         the pool can be reached, what follows counts against the retry budget in any case.
         """
-        story, tried, placed, deps = self._story, self._story.tried, self._story.placed, self._deps
+        story, tried, deps = self._story, self._story.tried, self._deps
         chain, charge, budget = story.asked.chain, tried.charge, deps.budget
+        if fault.kind is Kind.LORA_UNAVAILABLE and tried.lacked_slot and charge is not None:
+            return self._queued_again(charge)
         if fault.kind not in LOST or tried.suspicion or story.attempt.begun or charge is None:
             return False
         if chain is not None and (chain.has_for(fault.kind) or chain.has_for(Kind.NO_BACKEND)):
@@ -134,16 +138,23 @@ class RetryState:
             return False
         if not sent and not out and not budget.allows():
             return False
-        place = place_back(story, charge)
-        if place.deadline <= deps.clock():
+        if not self._queued_again(charge):
             return False
         if sent or not out:
             budget.saved -= 1.0
         if sent:
             tried.failed += (tried.backend if tried.prefill else backend.id,)
+        return True
+
+    def _queued_again(self, charge: Charge) -> bool:
+        """Make the queue entry of a request that waits once more; False where it has no time left."""
+        story, placed = self._story, self._story.placed
+        place = place_back(story, charge)
+        if place.deadline <= self._deps.clock():
+            return False
         if placed.on_used is not None:
             placed.on_used(NO_USAGE)  # the queue returns the charge to the request's tenant
-        placed.queue_place, placed.on_used, placed.returned = place, None, tried.attempts
+        placed.queue_place, placed.on_used, placed.returned = place, None, story.tried.attempts
         return True
 
     def attempt_over(self) -> None:

@@ -44,7 +44,8 @@ from gateway.placement.shared_load import SharedLoad
 from gateway.prompt.count import PromptCounts
 from gateway.prompt.reader import Prompts
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
-from gateway.queue.pool_queue import PoolQueue, PoolQueues, everything
+from gateway.queue.capacity import everything
+from gateway.queue.pool_queue import PoolQueue, PoolQueues
 from gateway.queue.preempt import Preemption
 from gateway.queue.waking import Waking
 from gateway.record import Record

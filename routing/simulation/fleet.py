@@ -1,87 +1,25 @@
 """The event loop of the simulator (`SimulatedFleet`), in virtual time and repeatable for a seed.
 
 Requests arrive, replicas route them, engines step, signals travel, faults happen. Events of one moment happen in the order of `EventKind`,
-then in the order they were scheduled, so nothing depends on the order of a dict or a heap. Beside the loop stand the parts that only it
-uses: the LoRA slots of a simulated engine (`SimulatedAdapters`), and tenants' token buckets (`TokenLimits`).
+then in the order they were scheduled, so nothing depends on the order of a dict or a heap. Beside the loop stand tenants' token buckets
+(`TokenLimits`), which only it uses.
 """
 
 import heapq
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
 from routing.disaggregation import HandoverTerms
 from routing.policy_instance import PolicyInstance
-from routing.ports import Adapters
+from routing.simulation.adapters import SimulatedAdapters, adapters_for
 from routing.simulation.decoders import Decoding
 from routing.simulation.engine import IDLE, SimulatedEngine
 from routing.simulation.fleet_file import EngineFault, FleetFile, SimulatedTenant
 from routing.simulation.outcomes import Outcomes, RequestEnd, none_yet
 from routing.simulation.replica import Replica, SentRequest
 from routing.simulation.turns import Dice, TraceRequest, Workload
-
-
-class SimulatedAdapters:
-    """The loaded adapters. Bounded by the slots, the queue by the requests on the engine."""
-
-    __slots__ = ("_loaded", "load_s", "slots", "waiting")
-
-    def __init__(self, slots: int, load_s: float) -> None:
-        self.slots = slots
-        self.load_s = load_s
-        self._loaded: OrderedDict[str, list[float]] = OrderedDict()  # name -> [when the load ends, users]
-        self.waiting: deque[tuple[str, object]] = deque()
-        """Requests waiting for a free slot: adapter and flight."""
-
-    @property
-    def there(self) -> frozenset[str]:
-        """Adapters that are loaded or being loaded."""
-        return frozenset(self._loaded)
-
-    @property
-    def busy(self) -> bool:
-        """Whether every slot is in use: another adapter would have to wait for one."""
-        return len(self._loaded) >= self.slots and all([users for _, users in self._loaded.values()])
-
-    def comes(self, name: str) -> bool:
-        """Whether the adapter is loaded, being loaded, or waited for by a request: a further request needs no load of its own."""
-        return name in self._loaded or any([adapter == name for adapter, _ in self.waiting])
-
-    def take(self, name: str, now: float) -> float | None:
-        """Use an adapter. Returns when it is loaded, or None when every slot is in use by other adapters."""
-        entry = self._loaded.get(name)
-        if entry is None:
-            if len(self._loaded) >= self.slots:
-                idle = next((adapter for adapter, (_, users) in self._loaded.items() if not users), None)
-                if idle is None:
-                    return None
-                del self._loaded[idle]
-            entry = self._loaded[name] = [now + self.load_s, 0]
-        self._loaded.move_to_end(name)
-        entry[1] += 1
-        return max(now, entry[0])
-
-    def give_back(self, name: str) -> None:
-        """End one use of an adapter."""
-        if name in self._loaded:
-            self._loaded[name][1] -= 1
-
-    def clear(self) -> None:
-        """Forget everything: the engine has restarted."""
-        self._loaded.clear()
-        self.waiting.clear()
-
-
-def adapters_for(name: str, engines: Sequence[str], shelves: Sequence[SimulatedAdapters]) -> Adapters:
-    """Where an adapter is loaded or waited for, and which engines cannot load it. An engine without a free slot cannot while another can,
-    unless requests wait there for this adapter."""
-    there = [engine for engine, shelf in zip(engines, shelves, strict=True) if shelf.comes(name)]
-    unable = {engine: "takes no adapters" for engine, shelf in zip(engines, shelves, strict=True) if not shelf.slots}
-    busy = {engine: "every slot is in use" for engine, shelf in zip(engines, shelves, strict=True) if shelf.busy and engine not in there}
-    if len(unable.keys() | busy.keys()) < len(engines):
-        unable = {**busy, **unable}
-    return Adapters(there, unable, max(shelf.load_s for shelf in shelves))
 
 
 class TokenLimits:
@@ -124,7 +62,7 @@ class EventKind(IntEnum):
 class SimulatedFlight:
     """A request in flight between a gateway replica and an engine."""
 
-    __slots__ = ("index", "prefilled", "replica", "retries", "run", "sent", "turn")
+    __slots__ = ("for_slot", "index", "moves", "prefilled", "replica", "retries", "run", "sent", "turn")
 
     def __init__(self, index: int, turn: TraceRequest, replica: Replica) -> None:
         self.index = index
@@ -133,6 +71,10 @@ class SimulatedFlight:
         self.retries = 0
         self.prefilled = False
         """Whether a prefill engine has computed the prompt, so that the decode engine's part is next or running."""
+        self.for_slot = False
+        """Whether, at the last look, it lacked nothing but a slot for its adapter."""
+        self.moves = -1
+        """The changes of all adapters before that look."""
         self.sent: SentRequest | None = None
         self.run: Decoding | None = None
 
@@ -306,8 +248,9 @@ class SimulatedFleet:
             return
         replica = self.replicas[self._spread.randrange(len(self.replicas))] if len(self.replicas) > 1 else self.replicas[0]
         flight = SimulatedFlight(index, turn, replica)
-        if len(replica.queue):
+        if replica.queue.in_line:
             replica.wait(flight, turn, self.now)
+            self._look(replica)
         else:
             self._place(flight, "")
 
@@ -319,9 +262,15 @@ class SimulatedFleet:
     def _place(self, flight: SimulatedFlight, not_on: str, *, waits: bool = False) -> bool:
         """Route a request and send it; False where it has to wait, or to go on waiting where it `waits` already."""
         turn = flight.turn
+        if turn.lora:
+            moves = sum([shelf.moves for shelf in self._shelves])
+            if flight.for_slot and flight.moves == moves:
+                return False  # as the gateway, which does not route it anew before a slot may have become free
+            flight.moves = moves
         adapters = adapters_for(turn.lora, self.names, self._shelves) if turn.lora else None
         priority = turn.priority if (tenant := self._fleet.tenants.get(turn.tenant)) is None else tenant.priority
         request, route, split = flight.replica.route(turn, priority, self.now, adapters, not_on)
+        flight.for_slot = route.lacks_slot
         if not route.ranked and route.full:
             if not waits:
                 flight.replica.wait(flight, turn, self.now)
@@ -343,7 +292,7 @@ class SimulatedFleet:
         if not self._alive[at] or not self.engines[at].fits(turn.prompt_tokens, turn.output_tokens):
             self._lost(flight)
         elif turn.lora:
-            self._wait_for_adapter(at, flight)
+            self._with_adapter(at, flight)
         else:
             self._submit((at, flight))
         return True
@@ -389,23 +338,16 @@ class SimulatedFleet:
 
     # adapters
 
-    def _wait_for_adapter(self, at: int, flight: SimulatedFlight) -> None:
-        if (there_at := self._shelves[at].take(flight.turn.lora, self.now)) is None:
-            self._shelves[at].waiting.append((flight.turn.lora, flight))
-        elif there_at > self.now:
+    def _with_adapter(self, at: int, flight: SimulatedFlight) -> None:
+        there_at = self._shelves[at].take(flight.turn.lora, self.now)
+        if there_at > self.now:
             self._plan(there_at, EventKind.LOADED, (at, flight))
         else:
             self._submit((at, flight))
 
     def _free_adapter(self, flight: SimulatedFlight) -> None:
-        if not flight.turn.lora:
-            return
-        at = self.outcomes.engine[flight.index]
-        shelf = self._shelves[at]
-        shelf.give_back(flight.turn.lora)
-        for _ in range(len(shelf.waiting)):
-            _, waiting_flight = shelf.waiting.popleft()
-            self._wait_for_adapter(at, waiting_flight)  # type: ignore[arg-type]  # only flights are put there
+        if flight.turn.lora:
+            self._shelves[self.outcomes.engine[flight.index]].give_back(flight.turn.lora)
 
     # signals to the gateways
 
@@ -484,15 +426,13 @@ class SimulatedFleet:
         self._follow(at)
 
     def _kill(self, at: int) -> None:
-        waiting = [flight for _, flight in self._shelves[at].waiting]
         self._shelves[at].clear()
         for run in self.engines[at].lose_all(self.now):
             self._lost(run.turn)  # type: ignore[arg-type]  # engines do not look into it
-        for flight in waiting:
-            self._lost(flight)  # type: ignore[arg-type]  # only flights are put there
 
     def _health(self, event: tuple[int, bool]) -> None:
         at, up = event
+        self._shelves[at].moves += 1
         for replica in self.replicas:
             replica.set_up(self.names[at], up, self.now)
             self._looks[replica] = None

@@ -61,6 +61,11 @@ class SimulatedQueue:
     def __len__(self) -> int:
         return len(self._flights)
 
+    @property
+    def in_line(self) -> bool:
+        """Whether a request waits for capacity, so that others go behind it; those that wait for an adapter slot keep nobody back."""
+        return any([not flight.for_slot for flight in self._flights.values()])
+
     def join(self, flight: object, turn: TraceRequest, uncached: float, size_s: float, now: float) -> None:
         """Let a request wait.
 

@@ -124,27 +124,80 @@ async def test_three_adapters_share_two_slots() -> None:
         assert engine.loras.most == 2
 
 
-async def test_a_full_engine_refuses_with_a_time_to_come_back_and_another_one_takes_it() -> None:
-    slow = SimSettings(models=("sim",), speed=1, max_loras=1)
-    async with SimEngine(slow) as full, SimEngine(SIM) as free:
-        async with gateway(full.url, policies=POLICIES, pool=pool(1)) as running, running.client() as client:
-            begun = asyncio.create_task(stream(client, model="support-bot", max_tokens=40, ignore_eos=True))
-            while not full.in_flight:
-                await asyncio.sleep(0.01)
-            reply = await client.post("/v1/chat/completions", json=chat(model="sales-bot"))
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_backend")
-            assert int(reply.headers["retry-after"]) >= 1
-            assert "adapter slots are in use" in running.records[0].detail
-            assert (await begun).done
-            assert await said(running, "sales-bot")
-            assert [*full.loras.loaded] == [SERVED["sales"]]
-        async with gateway(full.url, free.url, policies=POLICIES, pool=pool(1)) as running, running.client() as client:
-            begun = asyncio.create_task(stream(client, model="sales-bot", max_tokens=40, ignore_eos=True))
-            while not full.in_flight:
-                await asyncio.sleep(0.01)
-            reply = await client.post("/v1/chat/completions", json=chat(model="support-bot", max_tokens=2))
-            assert reply.headers["x-tidegate-backend"] == "e1"
-            assert (await begun).done
+SLOW = SimSettings(models=("sim",), speed=1, max_loras=1)
+"""One slot, and answers that last."""
+
+
+async def test_another_engine_takes_what_a_full_one_cannot() -> None:
+    async with (
+        SimEngine(SLOW) as full,
+        SimEngine(SIM) as free,
+        gateway(full.url, free.url, policies=POLICIES, pool=pool(1)) as running,
+        running.client() as client,
+    ):
+        begun = asyncio.create_task(stream(client, model="sales-bot", max_tokens=40, ignore_eos=True))
+        await until(lambda: full.in_flight or free.in_flight)
+        reply = await client.post("/v1/chat/completions", json=chat(model="support-bot", max_tokens=2))
+        assert reply.headers["x-tidegate-backend"] == ("e1" if full.in_flight else "e0")
+        assert (await begun).done
+
+
+async def test_requests_wait_for_a_slot_and_keep_nobody_else_from_the_engine() -> None:
+    """Requests use the only slot: another adapter's request waits for it, and one for the base model does not wait behind that."""
+    async with SimEngine(SLOW) as full, gateway(full.url, policies=POLICIES, pool=pool(1)) as running, running.client() as client:
+        begun = asyncio.create_task(stream(client, model="support-bot", max_tokens=40, ignore_eos=True))
+        await until(lambda: full.in_flight)
+        waits = [asyncio.create_task(client.post("/v1/chat/completions", json=chat(model="sales-bot", max_tokens=2))) for _ in range(3)]
+        queue = running.deps.queues["chat"]
+        await until(lambda: queue.waiting == 3)
+        assert queue.in_line == 0
+        assert (await client.post("/v1/chat/completions", json=chat(max_tokens=1))).status_code == 200
+        assert (await client.post("/v1/chat/completions", json=chat(model="support-bot", max_tokens=1))).status_code == 200
+        assert [record.queued for record in running.records] == ["", ""]
+        assert (queue.waiting, begun.done()) == (3, False)
+        assert (await begun).done
+        assert [(await one).status_code for one in waits] == [200, 200, 200]
+        waited = [record for record in await running.recorded(6) if record.lora == SERVED["sales"]]
+        assert {(record.queued, record.attempts) for record in waited} == {("served", 1)}
+        assert (full.loras.most, full.loras.loads) == (1, 2)
+        assert (queue.waiting, queue.in_line) == (0, 0)
+        assert running.deps.pool_states.total() == 0
+        assert running.deps.loras.adapters_on("chat", "e0").idle
+
+
+async def test_a_wait_for_a_slot_ends_with_the_callers_patience() -> None:
+    async with SimEngine(SLOW) as full, gateway(full.url, policies=POLICIES, pool=pool(1)) as running, running.client() as client:
+        begun = asyncio.create_task(stream(client, model="support-bot", max_tokens=40, ignore_eos=True))
+        await until(lambda: full.in_flight)
+        hurried = {"x-tidegate-timeout-s": "0.1"}
+        reply = await client.post("/v1/chat/completions", json=chat(model="sales-bot"), headers=hurried)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "overloaded")
+        assert int(reply.headers["retry-after"]) >= 1
+        assert (await begun).done
+        assert await said(running, "sales-bot")
+
+
+async def test_slots_that_nobody_gives_back_are_not_waited_for() -> None:
+    """An operator's own adapter has the only slot; the gateway never unloads it."""
+    async with SimEngine(SLOW) as full, gateway(full.url, policies=POLICIES, pool=pool(1)) as running, running.client() as client:
+        full.loras.loaded["operators-own"] = "/adapters/own"
+        reply = await client.post("/v1/chat/completions", json=chat(model="sales-bot"))
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_backend")
+        assert "operators-own" in running.records[0].detail
+        assert running.records[0].queued == ""
+
+
+async def test_two_gateways_that_want_one_slot_take_turns() -> None:
+    """Neither knows what the other is about to load; whoever finds the slot taken waits for it again."""
+    async with (
+        SimEngine(SimSettings(models=("sim",), speed=20, max_loras=1)) as engine,
+        gateway(engine.url, policies=POLICIES, pool=pool(1)) as one,
+        gateway(engine.url, policies=POLICIES, pool=pool(1)) as other,
+    ):
+        asked = [(running, name) for _ in range(6) for running, name in ((one, "support-bot"), (other, "sales-bot"))]
+        answers = await asyncio.gather(*[said(running, name, ignore_eos=True) for running, name in asked])
+        assert len(answers) == 12
+        assert engine.loras.most == 1
 
 
 async def test_a_restarted_engine_is_given_its_adapters_again_without_an_error() -> None:
@@ -282,13 +335,15 @@ async def test_what_the_engine_says_it_runs_is_not_unloaded_by_us() -> None:
     async with (
         SimEngine(SIM) as engine,
         gateway(engine.url, policies=POLICIES, pool=pool(1), poll=False) as running,
-        running.client() as client,
     ):
         await said(running, "support-bot")
         running.deps.live.signals["e0"] = Signals(read_at=running.deps.clock() + SETTLE_S, loras=(SERVED["support"],))
-        assert (await client.post("/v1/chat/completions", json=chat(model="sales-bot"))).status_code == 503
+        waits = asyncio.create_task(said(running, "sales-bot"))
+        await until(lambda: running.deps.queues["chat"].waiting)
+        assert [*engine.loras.loaded] == [SERVED["support"]]
         running.deps.live.signals["e0"] = Signals(read_at=running.deps.clock(), loras=())
-        assert await said(running, "sales-bot")
+        assert await waits
+        assert [*engine.loras.loaded] == [SERVED["sales"]]
 
 
 async def test_adapters_wait_for_room_as_well_and_hold_their_place_while_they_load() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from backends.dialects import DIALECTS
 from backends.lora.loader import LoadDone, LoraLoader, PoolAdapters
-from backends.lora.residency import HOLD_OFF_S, NONE, Adapter, AdaptersInUse, LoraUnavailable
+from backends.lora.residency import HOLD_OFF_S, NONE, Adapter, AdaptersInUse, LoraUnavailable, NoSlot
 from backends.ports import Call, Flight, Loss, ReplySink, Upstream
 from tests.scale import scaled
 
@@ -82,11 +82,18 @@ class Site:
         )
 
     async def hold(self, adapter: Adapter, backend: str = "e0") -> None:
-        await self.loader.hold("p", backend, adapter, 5.0)
+        """Charge it, have it loaded, and keep it."""
+        adapters = self.loader.charge("p", backend, adapter)
+        try:
+            await self.loader.load("p", backend, adapter, 5.0)
+        except BaseException:
+            adapters.release(adapter.served, self.now)
+            raise
 
     async def use(self, adapter: Adapter, backend: str = "e0") -> None:
         self.now += 1
-        (await self.loader.hold("p", backend, adapter, 5.0)).release(adapter.served, self.now)
+        await self.hold(adapter, backend)
+        self.loader.adapters_on("p", backend).release(adapter.served, self.now)
 
     async def refused(self, work: Awaitable[None]) -> str:
         with pytest.raises(LoraUnavailable) as caught:
@@ -140,6 +147,28 @@ async def test_many_adapters_at_once_stay_within_the_slots() -> None:
     assert engine.most == 1
 
 
+async def test_a_slot_that_another_process_takes_between_the_list_and_the_load_is_a_lost_race_and_no_bad_adapter() -> None:
+    engine = Engine(slots=1)
+    site = Site(engine, slots=1)
+
+    def behave(call: Call) -> tuple[int, bytes]:
+        if call.path.endswith("/load_lora_adapter") and not engine.loaded:
+            engine.loaded.append(A.served)
+            return (400, b"no slot")
+        return engine.behave(call)
+
+    await site.use(C)
+    engine.loaded.clear()
+    engine.answer = behave
+    with pytest.raises(NoSlot, match="another gateway process took its slot"):
+        await site.hold(B)
+    assert site.loader.where("p", ["e0"], B).busy.keys() == {"e0"}
+    engine.answer = engine.behave
+    site.now += 1.0
+    await site.use(B)
+    assert engine.loaded == [B.served], "it is tried again as soon as there is a slot"
+
+
 async def test_another_process_was_faster() -> None:
     engine = Engine()
     site = Site(engine)
@@ -182,11 +211,11 @@ async def test_where_requests_wait_for_the_adapter_no_second_load_is_needed() ->
     site = Site(engine, Engine())
     first = asyncio.create_task(site.hold(A))
     await until_asked(engine)
-    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {})
-    assert site.loader.where("p", ["e0", "e1"], B) == (set(), {})
+    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {}, {})
+    assert site.loader.where("p", ["e0", "e1"], B) == (set(), {}, {})
     engine.list_now()
     await first
-    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {})
+    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {}, {})
     assert engine.orders == [("load", A.served)]
 
 
@@ -197,11 +226,11 @@ async def test_where_requests_wait_for_the_adapter_the_backend_is_not_excluded_a
     adapters = site.loader.adapters_on("p", "e0")
     adapters.reported([A.served], adapters.changes)
     assert adapters.begin(B.served, site.now, NONE) == (A.served,)
-    assert site.loader.where("p", ["e0"], A) == (set(), {"e0": f"all 1 adapter slots are in use: {B.served}"})
+    assert site.loader.where("p", ["e0"], A) == (set(), {}, {"e0": f"all 1 adapter slots are in use: {B.served}"})
     again = asyncio.create_task(site.hold(A))
     await until_asked(engine)
-    assert site.loader.where("p", ["e0"], A) == ({"e0"}, {})
-    assert site.loader.where("p", ["e0"], C)[1].keys() == {"e0"}
+    assert site.loader.where("p", ["e0"], A) == ({"e0"}, {}, {})
+    assert site.loader.where("p", ["e0"], C).busy.keys() == {"e0"}
     adapters.unloaded(A.served)
     adapters.loaded(B.served, site.now)
     engine.list_now()
@@ -215,7 +244,7 @@ async def test_waiting_promises_nothing_that_the_engine_has_refused() -> None:
     waits = asyncio.create_task(site.refused(site.hold(A)))
     await until_asked(engine)
     site.loader.bar(site.loader.adapters_on("p", "e0"), A, "another answer than the adapter's")
-    assert site.loader.where("p", ["e0", "e1"], A) == (set(), {"e0": "another answer than the adapter's"})
+    assert site.loader.where("p", ["e0", "e1"], A) == (set(), {"e0": "another answer than the adapter's"}, {})
     engine.list_now()
     assert await waits == "another answer than the adapter's"
     fixed = SlowList()
@@ -235,7 +264,7 @@ async def test_a_refused_load_says_why_and_is_not_tried_again_at_once() -> None:
     assert await site.refused(site.hold(A)) == '/v1/load_lora_adapter answers 404: {"error": "no adapter in /adapters/a"}'
     engine.answer = engine.behave
     assert "answers 404" in await site.refused(site.hold(A))
-    assert site.loader.where("p", ["e0"], A) == (set(), {"e0": site.done[0].why})
+    assert site.loader.where("p", ["e0"], A) == (set(), {"e0": site.done[0].why}, {})
     assert engine.orders == []
     site.now += HOLD_OFF_S
     await site.use(A)
@@ -317,13 +346,13 @@ async def test_whoever_waits_too_long_leaves_and_the_load_goes_on_for_others() -
     engine = Engine()
     site = Site(engine)
     engine.answer = lambda call: None
-    assert await site.refused(site.loader.hold("p", "e0", A, 0.0)) == "not loaded within 0 s"  # type: ignore[arg-type]  # awaited for its exception
+    assert await site.refused(site.loader.load("p", "e0", A, 0.0)) == "not loaded within 0 s"  # type: ignore[arg-type]  # awaited for its exception
     waiting = asyncio.create_task(site.hold(A))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert site.loader.adapters_on("p", "e0").obstacle(A.served, 0.0, NONE) == ""
+    assert site.loader.adapters_on("p", "e0").obstacle(A.served, 0.0, NONE) is None
 
 
 async def test_the_wait_ends_with_the_need_or_the_backend_and_the_load_goes_on() -> None:
@@ -331,7 +360,7 @@ async def test_the_wait_ends_with_the_need_or_the_backend_and_the_load_goes_on()
     site = Site(engine)
     engine.answer = lambda call: None
     left = asyncio.get_running_loop().create_future()
-    waits = [asyncio.create_task(site.loader.hold("p", "e0", A, 5.0, until)) for until in (left, None)]
+    waits = [asyncio.create_task(site.loader.load("p", "e0", A, 5.0, until)) for until in (left, None)]
     await asyncio.sleep(0)
     left.set_result(None)
     with pytest.raises(LoraUnavailable, match="not needed"):
@@ -342,7 +371,7 @@ async def test_the_wait_ends_with_the_need_or_the_backend_and_the_load_goes_on()
         await waits[1]
     adapters = site.loader.adapters_on("p", "e0")
     assert len(asyncio.all_tasks()) == 2  # this one and the load
-    assert adapters.idle  # nothing is held, and no slot taken before the engine has listed what it has
+    assert adapters.idle  # no slot is taken before the engine has listed what it has
 
 
 async def test_engines_without_run_time_loading_are_never_told() -> None:
@@ -357,7 +386,8 @@ async def test_engines_without_run_time_loading_are_never_told() -> None:
 async def test_what_is_in_use_still_counts_after_a_backend_came_back() -> None:
     engine = Engine()
     site = Site(engine)
-    adapters = await site.loader.hold("p", "e0", A, 5.0)
+    await site.hold(A)
+    adapters = site.loader.adapters_on("p", "e0")
     await site.use(B)
     site.loader.forget("e0")
     assert site.loader.resident("e0") == ()  # until the engine lists it
@@ -370,7 +400,8 @@ async def test_what_is_in_use_still_counts_after_a_backend_came_back() -> None:
 
 async def test_a_drained_backends_adapters_in_use_outlive_another_ones_first_request() -> None:
     site = Site(Engine(), Engine())
-    adapters = await site.loader.hold("p", "e0", A, 5.0)
+    await site.hold(A)
+    adapters = site.loader.adapters_on("p", "e0")
     way = site.engines.pop("e0")
     await site.use(A, "e1")
     site.engines["e0"] = way

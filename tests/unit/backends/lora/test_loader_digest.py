@@ -66,7 +66,11 @@ class Site:
     async def use(self, name: str, backend: str = "e0") -> None:
         self.now += 1
         adapter = self.adapters[name]
-        (await self.loader.hold("p", backend, adapter, 5.0)).release(adapter.served, self.now)
+        adapters = self.loader.charge("p", backend, adapter)
+        try:
+            await self.loader.load("p", backend, adapter, 5.0)
+        finally:
+            adapters.release(adapter.served, self.now)
 
     async def refused(self, name: str) -> str:
         with pytest.raises(LoraUnavailable) as caught:

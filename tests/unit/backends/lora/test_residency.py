@@ -5,10 +5,14 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.strategies import booleans, sampled_from
 
-from backends.lora.residency import NONE, SETTLE_S, Adapter, AdaptersInUse, LoadedAdapters, LoraUnavailable
+from backends.lora.residency import NONE, SETTLE_S, SPARED_S, Adapter, AdaptersInUse, LoadedAdapters, LoraUnavailable, NoSlot, Obstacle
 
 NAMES = [Adapter(name, digit * 64, "/a").served for name, digit in zip("abcde", "01234", strict=True)]
 A, B, C, D, E = NAMES
+
+
+def why(obstacle: Obstacle | None) -> str:
+    return obstacle.why if obstacle is not None else ""
 
 
 def shelf_with(*names: str, slots: int = 2) -> LoadedAdapters:
@@ -43,8 +47,8 @@ def test_nothing_in_use_is_evicted_be_it_ours_or_anothers() -> None:
     assert adapters.begin(C, 6.0, NONE) == (B,)
     adapters.stays(B, sure=True)
     adapters.failed(C, "no", 0.0, sure=True)
-    why = adapters.obstacle(C, 6.0, AdaptersInUse({B}, 6.0))  # the engine itself says that somebody uses B
-    assert why == f"all 2 adapter slots are in use: {A}, {B}"
+    obstacle = adapters.obstacle(C, 6.0, AdaptersInUse({B}, 6.0))  # the engine itself says that somebody uses B
+    assert obstacle == Obstacle(f"all 2 adapter slots are in use: {A}, {B}", passes=True)
     with pytest.raises(LoraUnavailable, match="all 2 adapter slots"):
         adapters.begin(C, 6.0, AdaptersInUse({B}, 6.0))
     assert adapters.resident() == (A, B)
@@ -54,9 +58,9 @@ def test_the_engines_word_is_not_about_our_own_request_that_has_just_ended() -> 
     adapters = shelf_with(A, slots=1)
     adapters.charge(A, 5.0)
     adapters.release(A, 6.0)
-    assert adapters.obstacle(B, 6.1, AdaptersInUse({A}, 5.95)) == ""
-    assert adapters.obstacle(B, 6.1, AdaptersInUse({A}, 6.0 + SETTLE_S)) == ""
-    assert adapters.obstacle(B, 6.4, AdaptersInUse({A}, 6.1 + SETTLE_S)) != ""
+    assert adapters.obstacle(B, 6.1, AdaptersInUse({A}, 5.95)) is None
+    assert adapters.obstacle(B, 6.1, AdaptersInUse({A}, 6.0 + SETTLE_S)) is None
+    assert adapters.obstacle(B, 6.4, AdaptersInUse({A}, 6.1 + SETTLE_S)) is not None
 
 
 def test_what_somebody_waits_for_is_in_use_before_it_is_there() -> None:
@@ -76,7 +80,58 @@ def test_adapters_that_are_not_of_our_naming_hold_slots_and_are_never_evicted() 
     adapters.unloaded(A)
     adapters.loaded(B, 1.0)
     adapters.charge(B, 1.0)
-    assert "operators-own" in adapters.obstacle(C, 2.0, NONE)
+    assert "operators-own" in why(adapters.obstacle(C, 2.0, NONE))
+
+
+def test_only_slots_that_a_request_frees_are_worth_a_wait() -> None:
+    """One slot is an operator's own adapter, which is never evicted: it makes no room, whatever ends."""
+    adapters = LoadedAdapters(1)
+    adapters.reported(["operators-own"], adapters.changes)
+    obstacle = adapters.obstacle(A, 1.0, NONE)
+    assert obstacle is not None
+    assert not obstacle.passes
+    with pytest.raises(LoraUnavailable) as refused:
+        adapters.begin(A, 1.0, NONE)
+    assert not isinstance(refused.value, NoSlot)
+    in_use = shelf_with(A, slots=1)
+    in_use.charge(A, 2.0)
+    assert in_use.obstacle(B, 3.0, NONE) == Obstacle(f"all 1 adapter slots are in use: {A}", passes=True)
+    with pytest.raises(NoSlot):
+        in_use.begin(B, 3.0, NONE)
+
+
+def test_a_free_slot_is_promised_once() -> None:
+    """Two requests for two adapters are decided one after the other, before the first one's load has begun: one of them has the slot."""
+    adapters = shelf_with(A)
+    assert adapters.obstacle(B, 2.0, NONE) is None
+    adapters.charge(B, 2.0)
+    assert adapters.obstacle(B, 2.0, NONE) is None, "a second request for the same adapter needs no slot of its own"
+    assert adapters.obstacle(C, 2.0, NONE) is None, "A is idle, so there is a slot for each of them"
+    adapters.charge(A, 3.0)
+    assert adapters.obstacle(C, 3.0, NONE) == Obstacle(f"all 2 adapter slots are in use: {A}, {B}", passes=True)
+    adapters.release(B, 4.0)
+    assert adapters.obstacle(C, 4.0, NONE) is None, "the promise ends with its request"
+
+
+def test_what_another_process_has_just_loaded_is_spared_until_its_request_can_be_seen() -> None:
+    adapters = LoadedAdapters(1)
+    adapters.reported([A], adapters.changes, 10.0)
+    assert adapters.obstacle(B, 10.0, NONE) is None, "nobody knows since when it is there"
+    adapters.reported([], adapters.changes, 11.0)
+    adapters.reported([A], adapters.changes, 12.0)
+    assert adapters.obstacle(B, 12.0, NONE) == Obstacle(f"all 1 adapter slots are in use: {A}", passes=True)
+    assert adapters.obstacle(B, 12.0 + SPARED_S, NONE) is None
+
+
+def test_every_end_that_may_free_a_slot_is_counted() -> None:
+    adapters = shelf_with(A, slots=1)
+    adapters.charge(A, 2.0)
+    adapters.charge(A, 2.0)
+    before = adapters.moves
+    adapters.release(A, 3.0)
+    assert adapters.moves == before, "another request still uses it"
+    adapters.release(A, 3.0)
+    assert adapters.moves > before
 
 
 def test_an_older_version_drains_out_of_residency() -> None:
@@ -94,8 +149,10 @@ def test_too_many_after_a_race_between_processes_are_evicted_by_the_next_load() 
 def test_engines_that_cannot_load_serve_what_they_list() -> None:
     adapters = LoadedAdapters(2, loads=False)
     adapters.reported([A], adapters.changes)
-    assert adapters.obstacle(A, 0.0, NONE) == ""
-    assert adapters.obstacle(B, 0.0, NONE) == f"does not list {B}, and this kind of engine cannot be told to load it"
+    assert adapters.obstacle(A, 0.0, NONE) is None
+    assert adapters.obstacle(B, 0.0, NONE) == Obstacle(
+        f"does not list {B}, and this kind of engine cannot be told to load it", passes=False
+    )
 
 
 def test_a_restart_is_seen_in_the_list_and_in_the_engines_404() -> None:
@@ -126,20 +183,20 @@ def test_a_lost_answer_holds_the_slot_until_the_list_tells() -> None:
         adapters.failed(A, "no answer within 1 s", 11.0, sure=False)
         assert not adapters.has(A)
         assert adapters.obstacle(B, 2.0, NONE)  # it may be there
-        assert "not known whether" in adapters.obstacle(A, 12.0, NONE)
+        assert "not known whether" in why(adapters.obstacle(A, 12.0, NONE))
         adapters.reported(listed, adapters.changes)
         assert adapters.resident() == resident
-        assert adapters.obstacle(A, 12.0, NONE) == ""
+        assert adapters.obstacle(A, 12.0, NONE) is None
 
 
 def test_a_failed_load_is_not_tried_again_at_once_unless_the_engine_has_it() -> None:
     adapters = LoadedAdapters(1)
     adapters.begin(A, 1.0, NONE)
     adapters.failed(A, "/v1/load_lora_adapter answers 404: no such path", 11.0, sure=True)
-    assert "no such path" in adapters.obstacle(A, 10.9, NONE)
-    assert adapters.obstacle(A, 11.0, NONE) == ""
+    assert "no such path" in why(adapters.obstacle(A, 10.9, NONE))
+    assert adapters.obstacle(A, 11.0, NONE) is None
     adapters.reported([A], adapters.changes)
-    assert adapters.obstacle(A, 2.0, NONE) == ""
+    assert adapters.obstacle(A, 2.0, NONE) is None
 
 
 class Engine(RuleBasedStateMachine):
@@ -218,7 +275,7 @@ def test_in_doubt_nothing_is_served_and_every_slot_is_counted_until_the_engine_l
     adapters.doubted()
     adapters.reported([], before)  # asked for earlier, so it says nothing
     assert (adapters.has(A), adapters.comes(B), adapters.idle) == (False, True, False)
-    assert "slots are in use" in adapters.obstacle(C, 2.0, NONE)
+    assert "slots are in use" in why(adapters.obstacle(C, 2.0, NONE))
     adapters.loaded(B, 2.0)
     adapters.reported([A, B], adapters.changes)
     assert adapters.begin(C, 3.0, NONE) == (B,)  # A has a request on it

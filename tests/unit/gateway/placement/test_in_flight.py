@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.dialects import DIALECTS
+from backends.lora.loader import PoolAdapters
 from backends.lora.residency import Adapter
 from domain.ask import Ask, Endpoint
 from gateway.http.openai import interpret
@@ -12,7 +14,7 @@ from gateway.placement.in_flight import InFlight, InFlightPair, in_flight_on
 from routing.disaggregation import Shared, Split
 from routing.fleet import Backend
 from routing.prefix.trust import CHECKED_PROMPTS, EVENT_LAG_S
-from tests.placed import Worker, chat
+from tests.placed import POOL, Worker, chat
 
 
 def ask_of(messages: list[dict[str, Any]]) -> Ask:
@@ -162,6 +164,7 @@ async def test_a_first_token_teaches_the_backends_limit_once_and_an_adapters_not
     worker = Worker("a", "b")
     seen: list[tuple[float, float, float]] = []
     placement = await worker.placed(chat())
+    worker.deps.loras.pool_adapters[POOL] = PoolAdapters({}, 2, DIALECTS["vllm"])
     for adapter in (None, Adapter("bot", "", "")):
         in_flight = InFlight(msgspec.structs.replace(placement, adapter=adapter), "a", worker.deps, stream=True)
         in_flight.limiter = Noted(seen)  # type: ignore[assignment]  # one method of it is called
@@ -170,6 +173,19 @@ async def test_a_first_token_teaches_the_backends_limit_once_and_an_adapters_not
         in_flight.begun()
         in_flight.over()
     assert seen == [(placement.request.prompt_tokens, 0, 0.5)]
+
+
+async def test_its_adapter_is_needed_there_from_the_decision_to_the_end() -> None:
+    worker = Worker("a", "b")
+    worker.deps.loras.pool_adapters[POOL] = PoolAdapters({}, 1, DIALECTS["vllm"])
+    bot = Adapter("bot", "ab" * 32, "/adapters/bot")
+    placement = msgspec.structs.replace(await worker.placed(chat()), adapter=bot)
+    first, second = (InFlight(placement, "a", worker.deps, stream=True) for _ in range(2))
+    adapters = worker.deps.loras.adapters_on(POOL, "a")
+    for in_flight in (first, first, second):
+        assert adapters.needed(bot.served)
+        in_flight.over()
+    assert adapters.idle
 
 
 async def test_a_plain_reply_that_should_have_begun_no_longer_counts_as_being_computed() -> None:

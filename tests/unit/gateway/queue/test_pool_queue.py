@@ -493,3 +493,67 @@ async def test_what_is_kept_for_others_is_not_for_lower_classes_while_a_higher_o
     await turns()
     assert batch.done()
     assert world.defects == []
+
+
+async def test_who_waits_for_a_slot_is_passed_by_those_that_need_none_and_goes_when_there_is_one() -> None:
+    world = World(cap=2)
+    slot = False
+
+    def again() -> Went | None:
+        waits.for_slot = not slot
+        return Went(world) if slot else None
+
+    waits = world.waiter(again=again)
+    waits.for_slot = True
+    task = asyncio.create_task(world.queue.wait(waits))
+    await turns()
+    assert (world.queue.waiting, world.queue.in_line) == (1, 0)
+    assert world.queue.forecast(world.waiter().place, 10.0) == WaitForecast(), "nobody waits for capacity"
+    passing, _ = await world.come()
+    await turns()
+    assert passing.word == refusals.SERVED
+    world.fill()
+    full, behind = await world.come()
+    await turns()
+    assert (full.word, world.queue.waiting, world.queue.in_line) == ("", 2, 1)
+    slot = True
+    world.load_table.release(world.charges[0])
+    await turns()
+    assert waits.word == refusals.SERVED, "it came first"
+    assert (world.queue.waiting, world.queue.in_line) == (1, 1)
+    world.load_table.release(world.charges[-1])
+    await turns()
+    assert full.word == refusals.SERVED
+    await asyncio.gather(task, behind)
+    assert (world.queue.waiting, world.queue.in_line) == (0, 0)
+
+
+async def test_a_wait_for_a_slot_that_ends_unserved_is_not_counted_any_more() -> None:
+    world = World()
+    waits = world.waiter(again=lambda: None, may_s=5.0)
+    waits.for_slot = True
+    task = asyncio.create_task(world.queue.wait(waits))
+    await turns()
+    await world.later(6.0)
+    with pytest.raises(Fault) as ended:
+        await task
+    assert ended.value.kind is Kind.OVERLOADED
+    assert (world.queue.waiting, world.queue.in_line) == (0, 0)
+
+
+async def test_nobody_is_preempted_for_a_request_that_lacks_a_slot() -> None:
+    world = World()
+    asked: list[Waiter[Any]] = []
+    world.queue = world.made(lambda waiter, _: asked.append(waiter))
+    world.fill()
+    slotless = world.waiter(again=lambda: None)
+    slotless.for_slot = True
+    tasks = [asyncio.create_task(world.queue.wait(slotless))]
+    await turns()
+    assert asked == []
+    waiter, task = await world.come()
+    await turns()
+    assert asked == [waiter]
+    for one in (*tasks, task):
+        one.cancel()
+    await asyncio.gather(*tasks, task, return_exceptions=True)

@@ -157,7 +157,7 @@ async def test_a_pool_that_empties_refuses_whoever_waits() -> None:
 async def test_the_time_on_a_backend_that_a_request_was_pulled_back_from_is_waiting_as_well() -> None:
     path = Path(a=Engine())
     now = path.worker.now
-    place = QueuedRequest("acme", int(Class.DEFAULT), False, 10, now + 60.0, now, 10, 0)
+    place = QueuedRequest("acme", int(Class.DEFAULT), False, 10, now + 60.0, now, 10, 0, back=True)
     story = path.story(pulled_back=True, queue_place=place, queue_s=1.0)
     story.dispatched_at = now
     path.worker.now += 3.0

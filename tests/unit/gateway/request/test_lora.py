@@ -1,13 +1,17 @@
 import msgspec
 import pytest
 
-from backends.lora.residency import NONE, AdaptersInUse
+from backends.dialects import DIALECTS
+from backends.lora.loader import PoolAdapters
+from backends.lora.residency import NONE, Adapter, AdaptersInUse
 from backends.signals import Signals
 from gateway.deps import Live
 from gateway.placement.place import COMING_BACK
-from gateway.request.lora import FRESH_S, adapters_in_use
+from gateway.request.lora import FRESH_S, SLOTS_READ_S, SlotWait, adapters_in_use
 from routing.fleet import Fleet
-from tests.placed import Worker, chat
+from tests.placed import POOL, Worker, chat
+
+BOT = Adapter("bot", "ab" * 32, "/adapters/bot")
 
 
 def test_an_engines_word_on_what_it_runs_counts_while_it_is_fresh() -> None:
@@ -18,6 +22,23 @@ def test_an_engines_word_on_what_it_runs_counts_while_it_is_fresh() -> None:
     assert adapters_in_use(live, lambda: 10.1 + FRESH_S, "a") == NONE
     live.signals["a"] = Signals(read_at=10.0)
     assert adapters_in_use(live, lambda: 10.0, "a") == NONE
+
+
+async def test_a_request_that_waits_for_a_slot_is_routed_anew_when_one_may_be_free_and_not_before() -> None:
+    worker = Worker("a", "b")
+    loras = worker.deps.loras
+    loras.pool_adapters[POOL] = PoolAdapters({}, 1, DIALECTS["vllm"])
+    loras.charge(POOL, "a", BOT)
+    wait = SlotWait(await worker.placed(chat()), worker.deps)
+    assert wait.may_be_over()
+    assert not wait.may_be_over()
+    loras.charge(POOL, "a", BOT).release(BOT.served, worker.now)
+    assert not wait.may_be_over(), "another request still needs it"
+    loras.adapters_on(POOL, "a").release(BOT.served, worker.now)
+    assert wait.may_be_over()
+    assert not wait.may_be_over()
+    worker.now += SLOTS_READ_S
+    assert wait.may_be_over(), "another process may have freed one"
 
 
 @pytest.mark.req("R51")

@@ -4,6 +4,7 @@ from backends.poison import Suspicion
 from domain.faults import NEVER, Fault, Kind, Retry
 from gateway.request.retry import RetryState
 from gateway.story import Story
+from routing.fair_tier import QueuedRequest
 from routing.fleet import Backend
 from tests.placed import Worker, chat
 
@@ -64,6 +65,25 @@ async def test_an_adapter_that_cannot_be_loaded_here_costs_no_retry() -> None:
     tries, story = begun(worker)
     assert tries.may_retry(fault(Kind.LORA_UNAVAILABLE), A, [B], 10.0)
     assert (story.tried.failed, worker.deps.budget.retrying) == ((), 0)
+
+
+@pytest.mark.parametrize(("lacked_slot", "left_s", "again"), [(True, 5.0, True), (True, 0.0, False), (False, 5.0, False)])
+async def test_a_slot_that_another_process_took_is_waited_for_again_in_the_time_that_is_left(
+    lacked_slot: bool, left_s: float, again: bool
+) -> None:
+    worker = Worker("a", "b")
+    tries, story = begun(worker)
+    story.tried.lacked_slot = lacked_slot
+    placement = await worker.placed(chat())
+    story.tried.charge = worker.load_table.charge("a", 10.0, 20.0, worker.now)
+    entry = QueuedRequest("acme", 2, False, 30, worker.now + left_s, worker.now - 1.0, 10, 0)
+    story.placed.queue_place = entry
+    assert not tries.may_retry(fault(Kind.LORA_UNAVAILABLE), A, [], 10.0)
+    saved = worker.deps.budget.saved
+    assert tries.returns_to_queue(fault(Kind.LORA_UNAVAILABLE), A, placement) is again
+    place = story.placed.queue_place
+    assert (place.deadline, place.entered_at, place.back) == (entry.deadline, entry.entered_at, again)
+    assert worker.deps.budget.saved == saved, "nothing was sent"
 
 
 @pytest.mark.req("R1")

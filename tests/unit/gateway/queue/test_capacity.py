@@ -1,4 +1,4 @@
-from gateway.queue.pool_queue import Capacity
+from gateway.queue.capacity import Capacity
 from tests.placement import board_of, pool_of
 
 
