@@ -518,7 +518,8 @@ async def test_a_tenants_adapter_is_loaded_on_demand(bench: Bench) -> None:
 
 
 async def test_three_adapters_take_turns_in_two_slots(bench: Bench) -> None:
-    """The least recently used one makes room; each answers as itself after its return, and a stream keeps its adapter where it is."""
+    """The least recently used one makes room; each answers as itself after its return, a stream keeps its adapter where it is, and where
+    streams use both slots a third adapter waits."""
 
     def loaded() -> set[str]:
         listed = (model["id"].partition("@")[0] for model in bench.main.get("/v1/models").json()["data"] if "@" in model["id"])
@@ -532,10 +533,19 @@ async def test_three_adapters_take_turns_in_two_slots(bench: Bench) -> None:
             said[letter].add(reply.json()["choices"][0]["message"]["content"])
             assert loaded() == set(there) or not there, "what was there before the first is another test's"
         begun = asyncio.Event()
-        busy = asyncio.create_task(stream(client, begun=begun, **ask(model_of("adapter-a"), max_tokens=1500)))
+        busy = asyncio.create_task(stream(client, begun=begun, **ask(model_of("adapter-a"), max_tokens=2500)))
         await asyncio.wait_for(begun.wait(), 60)
         assert (await post(client, model_of("adapter-c"), content="Who are you?")).status_code == 200
         assert loaded() == {"a", "c"}, "adapter-b was used later than adapter-a, and has no request"
+        begun = asyncio.Event()
+        shorter = asyncio.create_task(stream(client, begun=begun, **ask(model_of("adapter-c"), max_tokens=100)))
+        await asyncio.wait_for(begun.wait(), 60)
+        waits = asyncio.create_task(post(client, model_of("adapter-b"), content="Who are you?"))
+        assert (await post(client, MODEL, max_tokens=1)).status_code == 200, "who needs no slot does not wait for one"
+        assert (await waits).status_code == 200, "requests use both slots, so it waits until one has ended"
+        assert shorter.done()
+        assert not busy.done()
+        assert loaded() == {"a", "b"}
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
     assert [len(texts) for texts in said.values()] == [1, 1, 1], said
