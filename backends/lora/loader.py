@@ -108,6 +108,14 @@ class Whereabouts(NamedTuple):
     """The backends that cannot get it, each with the reason."""
     busy: dict[str, str]
     """The backends that cannot get it for now, because requests use every slot; each with the reason."""
+    load_s: float
+    """Seconds that a load takes in this pool, the unloads before it included."""
+
+
+USUAL_LOAD_S: Final = 1.0
+"""Seconds that a load is taken to last before one was measured."""
+LOAD_GAIN: Final = 0.2
+"""Weight of the newest load in the mean of the loads: five loads tell an operator's disk from another one."""
 
 
 class LoadDone(msgspec.Struct, frozen=True):
@@ -172,6 +180,7 @@ class LoraLoader:
         self._loads: dict[tuple[str, str], asyncio.Task[LoraUnavailable | None]] = {}
         self.unloads: Final[dict[tuple[str, str], asyncio.Task[str]]] = {}
         """Unloads under way, by engine and adapter."""
+        self._load_s: dict[str, float] = {}
         self.register({})
 
     def register(self, registered: Mapping[str, Mapping[str, Adapter]]) -> None:
@@ -224,7 +233,7 @@ class LoraLoader:
         that come meanwhile join the load: elsewhere they would load the adapter a second time, for which another one is evicted.
         """
         now = self.clock()
-        found = Whereabouts(set(), {}, {})
+        found = Whereabouts(set(), {}, {}, self._load_s.get(pool, USUAL_LOAD_S))
         for backend in backends:
             adapters = self.adapters_on(pool, backend)
             awaited = adapters.needed(adapter.served) or self.loading((backend, adapter.served))
@@ -233,6 +242,11 @@ class LoraLoader:
             elif (obstacle := adapters.obstacle(adapter.served, now, self.busy(backend))) is not None:
                 (found.busy if obstacle.passes else found.unable)[backend] = obstacle.why
         return found
+
+    def took(self, pool: str, seconds: float) -> None:
+        """Learn from a load that has succeeded how long they take in this pool."""
+        known = self._load_s.get(pool, USUAL_LOAD_S)
+        self._load_s[pool] = known + LOAD_GAIN * (seconds - known)
 
     def moves(self, backends: Iterable[str]) -> int:
         """A number that changes whenever one of these backends may have got a free slot by a request of this process. Loads and polls may
@@ -287,7 +301,7 @@ class LoraLoader:
         if upstream is None:
             raise LoraUnavailable(LEFT_FLEET)
         if task is None:
-            load = _AdapterLoad(self, self.pool_adapters[pool], backend, self.adapters_on(pool, backend), upstream)
+            load = _AdapterLoad(self, pool, backend, self.adapters_on(pool, backend), upstream)
             task = self.begin(key, load.run(adapter))
         leaving = self._leaving.get(backend)
         if leaving is None:
@@ -307,13 +321,14 @@ class LoraLoader:
 class _AdapterLoad:
     """One load, with the unloads that it needs. Failures of the engine are returned, never raised."""
 
-    def __init__(self, loader: LoraLoader, configured: PoolAdapters, backend: str, adapters: LoadedAdapters, upstream: Upstream) -> None:
+    def __init__(self, loader: LoraLoader, pool: str, backend: str, adapters: LoadedAdapters, upstream: Upstream) -> None:
         self._loader = loader
-        self._configured = configured
+        self._pool = pool
+        self._configured = loader.pool_adapters[pool]
         self._backend = backend
         self._adapters = adapters
         self._upstream = upstream
-        self._orders = LoraOrders(upstream, configured.dialect)
+        self._orders = LoraOrders(upstream, self._configured.dialect)
         self._begun = loader.clock()
         self._deadline = self._begun + loader.load_s
 
@@ -373,6 +388,7 @@ class _AdapterLoad:
             self._adapters.failed(adapter.served, said.why, now + HOLD_OFF_S, sure=said.sure)
         else:
             self._adapters.loaded(adapter.served, used_at)
+            self._loader.took(self._pool, now - self._begun)
         self._loader.done(LoadDone(self._backend, adapter.served, "load", said.why, now - self._begun))
 
     def _put_back(self, used: Mapping[str, float]) -> None:
@@ -383,7 +399,7 @@ class _AdapterLoad:
         for victim in sorted(used, key=used.__getitem__, reverse=True):
             key = (self._backend, victim)
             if victim in known and not self._loader.loading(key) and self._adapters.put_back(victim, used[victim]):
-                again = _AdapterLoad(self._loader, self._configured, self._backend, self._adapters, self._upstream)
+                again = _AdapterLoad(self._loader, self._pool, self._backend, self._adapters, self._upstream)
                 self._loader.begin(key, again.restore(known[victim], used[victim]))
 
     async def restore(self, adapter: Adapter, used_at: float) -> LoraUnavailable | None:

@@ -201,7 +201,8 @@ def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | Non
     adapters: Adapters | None = None
     if adapter is not None:
         found = deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter)
-        adapters = Adapters(found.having, found.unable | {backend: f"{NO_SLOT}{why}" for backend, why in found.busy.items()})
+        unable = found.unable | {backend: f"{NO_SLOT}{why}" for backend, why in found.busy.items()}
+        adapters = Adapters(found.having, unable, found.load_s)
     shut = breakers.shut(request.lora, now) if breakers.troubled else ALL_CLOSED
     paused = HELD_BACK if pool_state.held_back(request.tenant, pool) and deps.live.directory.several_tenants else ""
     paused = COMING_BACK if recovery.rate != inf and recovery.must_wait(now) else paused

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from backends.dialects import DIALECTS
-from backends.lora.loader import LoadDone, LoraLoader, PoolAdapters
+from backends.lora.loader import USUAL_LOAD_S, LoadDone, LoraLoader, PoolAdapters
 from backends.lora.residency import HOLD_OFF_S, NONE, Adapter, AdaptersInUse, LoraUnavailable, NoSlot
 from backends.ports import Call, Flight, Loss, ReplySink, Upstream
 from tests.scale import scaled
@@ -205,17 +205,38 @@ async def until_asked(engine: SlowList) -> None:
         await asyncio.sleep(0)
 
 
+async def test_how_long_a_load_takes_is_learned_from_those_that_succeed() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1, load_s=60.0)
+
+    def slow(call: Call) -> tuple[int, bytes]:
+        site.now += 8.0 if call.path.endswith("/load_lora_adapter") else 0.0
+        return engine.behave(call)
+
+    engine.answer = slow
+    assert site.loader.where("p", ["e0"], A).load_s == USUAL_LOAD_S
+    for adapter in (A, B) * 10:
+        await site.use(adapter)
+    assert 7.5 < site.loader.where("p", ["e0"], A).load_s <= 8.0
+    engine.answer = lambda call: (500, b"no") if call.path.endswith("/load_lora_adapter") else slow(call)
+    before = site.loader.where("p", ["e0"], A).load_s
+    await site.refused(site.hold(C))
+    while not site.loader.adapters_on("p", "e0").idle:
+        await asyncio.sleep(0)
+    assert site.loader.where("p", ["e0"], A).load_s == before, "a load that failed says nothing"
+
+
 async def test_where_requests_wait_for_the_adapter_no_second_load_is_needed() -> None:
     """The first request waits for the engine's list, so nothing is being loaded yet."""
     engine = SlowList()
     site = Site(engine, Engine())
     first = asyncio.create_task(site.hold(A))
     await until_asked(engine)
-    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {}, {})
-    assert site.loader.where("p", ["e0", "e1"], B) == (set(), {}, {})
+    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {}, {}, USUAL_LOAD_S)
+    assert site.loader.where("p", ["e0", "e1"], B) == (set(), {}, {}, USUAL_LOAD_S)
     engine.list_now()
     await first
-    assert site.loader.where("p", ["e0", "e1"], A) == ({"e0"}, {}, {})
+    assert site.loader.where("p", ["e0", "e1"], A).having == {"e0"}
     assert engine.orders == [("load", A.served)]
 
 
@@ -226,10 +247,10 @@ async def test_where_requests_wait_for_the_adapter_the_backend_is_not_excluded_a
     adapters = site.loader.adapters_on("p", "e0")
     adapters.reported([A.served], adapters.changes)
     assert adapters.begin(B.served, site.now, NONE) == (A.served,)
-    assert site.loader.where("p", ["e0"], A) == (set(), {}, {"e0": f"all 1 adapter slots are in use: {B.served}"})
+    assert site.loader.where("p", ["e0"], A) == (set(), {}, {"e0": f"all 1 adapter slots are in use: {B.served}"}, USUAL_LOAD_S)
     again = asyncio.create_task(site.hold(A))
     await until_asked(engine)
-    assert site.loader.where("p", ["e0"], A) == ({"e0"}, {}, {})
+    assert site.loader.where("p", ["e0"], A) == ({"e0"}, {}, {}, USUAL_LOAD_S)
     assert site.loader.where("p", ["e0"], C).busy.keys() == {"e0"}
     adapters.unloaded(A.served)
     adapters.loaded(B.served, site.now)
@@ -244,7 +265,7 @@ async def test_waiting_promises_nothing_that_the_engine_has_refused() -> None:
     waits = asyncio.create_task(site.refused(site.hold(A)))
     await until_asked(engine)
     site.loader.bar(site.loader.adapters_on("p", "e0"), A, "another answer than the adapter's")
-    assert site.loader.where("p", ["e0", "e1"], A) == (set(), {"e0": "another answer than the adapter's"}, {})
+    assert site.loader.where("p", ["e0", "e1"], A) == (set(), {"e0": "another answer than the adapter's"}, {}, USUAL_LOAD_S)
     engine.list_now()
     assert await waits == "another answer than the adapter's"
     fixed = SlowList()
@@ -264,7 +285,7 @@ async def test_a_refused_load_says_why_and_is_not_tried_again_at_once() -> None:
     assert await site.refused(site.hold(A)) == '/v1/load_lora_adapter answers 404: {"error": "no adapter in /adapters/a"}'
     engine.answer = engine.behave
     assert "answers 404" in await site.refused(site.hold(A))
-    assert site.loader.where("p", ["e0"], A) == (set(), {"e0": site.done[0].why}, {})
+    assert site.loader.where("p", ["e0"], A) == (set(), {"e0": site.done[0].why}, {}, USUAL_LOAD_S)
     assert engine.orders == []
     site.now += HOLD_OFF_S
     await site.use(A)
