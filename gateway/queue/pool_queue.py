@@ -217,6 +217,7 @@ class PoolQueue:
     def _join(self, waiter: Waiter[Any]) -> None:
         place = waiter.place
         now = self._clock()
+        waiter.for_slot = waiter.lacks_slot()
         refused = self.refusal(place, waiter.may_s, for_slot=waiter.for_slot)
         if refused is not None:
             waiter.word, fault = refused
@@ -292,7 +293,6 @@ class PoolQueue:
         if place.tier > self._held_tier:
             return False
         waiter = self._waiters[place.seq]
-        for_slot = waiter.for_slot
         try:
             waiter.turn = waiter.again()
         except Fault as fault:
@@ -302,8 +302,12 @@ class PoolQueue:
             self._log_defect(error, "line")
             self._hopeless.append((waiter, Fault(Kind.INTERNAL, "Something failed on our side. Try again.")))
             return False
-        self.in_line += for_slot - waiter.for_slot
+        self._count_slot(waiter)
         return waiter.turn is not None
+
+    def _count_slot(self, waiter: Waiter[Any]) -> None:
+        was, waiter.for_slot = waiter.for_slot, waiter.lacks_slot()
+        self.in_line += was - waiter.for_slot
 
     def _serve(self, waiter: Waiter[Any]) -> None:
         place = waiter.place

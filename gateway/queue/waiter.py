@@ -52,6 +52,10 @@ class WaitForecast(msgspec.Struct, frozen=True):
     """Why the queue would refuse the request, with the word for metrics; None when the request may wait."""
 
 
+def _nothing_lacks() -> bool:
+    return False
+
+
 class Waiter(Listener, Generic[T]):
     """One request in the queue.
 
@@ -71,6 +75,7 @@ class Waiter(Listener, Generic[T]):
         "for_slot",
         "grain_s",
         "lacking",
+        "lacks_slot",
         "look_at",
         "may_s",
         "on_gone",
@@ -111,8 +116,10 @@ class Waiter(Listener, Generic[T]):
         """The resolution of that prediction; 0 where nothing was known."""
         self.word = ""
         """How the wait ended, as a word for metrics."""
+        self.lacks_slot: Callable[[], bool] = _nothing_lacks
+        """Whether, when it was last routed, backends had capacity for the request and only lacked a slot for its adapter."""
         self.for_slot = False
-        """Whether, at the last look, backends had capacity for the request and only lacked a slot for its adapter. `again` says so."""
+        """`lacks_slot` as the queue has counted it."""
         self.waits = False
         """Whether the request is in a queue now."""
         self.preempted_for = False

@@ -231,7 +231,7 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
     slots = SlotWait(placement, deps)
 
     def again() -> Placement | None:
-        if waiter.for_slot and not slots.may_be_over():
+        if slots.lacking and not slots.may_be_over():
             return None
         hurries = place.deadline - deps.clock() < HURRY_SHARE * may_s
         routed_now = decide(placement, deps, deps.rng, Held.ELSEWHERE if hurries else Held.WAIT)
@@ -239,7 +239,7 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
             routed_now = _split(ask, routed_now, story, deps)
         if routed_now.route.ranked:
             return routed_now
-        waiter.for_slot = routed_now.route.lacks_slot
+        slots.lacking = routed_now.route.lacks_slot
         if routed_now.route.full or not routed_now.pool.up:
             return None  # backends that are away may be back in time
         raise _no_backend(ask, routed_now, deps)
@@ -265,7 +265,7 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
         deps.clock(),
     )
     waiter = Waiter(place, may_s, again, reserve, heartbeat.beat, deps.loop, partial(_lacking, placement, deps))
-    waiter.for_slot = placement.route.lacks_slot
+    waiter.lacks_slot = slots.lacks
     exchange.listener = waiter
     try:
         dispatched = await queue.wait(waiter)

@@ -38,13 +38,19 @@ class SlotWait:
     """Whether it is worth routing a request anew that waits for an adapter slot: a decision costs a hundred times what this does, and
     whatever ends or begins in the pool has the queue looked through."""
 
-    __slots__ = ("_deps", "_moves", "_next_at", "_placement")
+    __slots__ = ("_deps", "_moves", "_next_at", "_placement", "lacking")
 
     def __init__(self, placement: Placement, deps: Deps) -> None:
         self._placement = placement
         self._deps = deps
         self._moves = -1
         self._next_at = 0.0
+        self.lacking = placement.route.lacks_slot
+        """Whether, at the last look, backends had capacity for the request and only lacked a slot for its adapter."""
+
+    def lacks(self) -> bool:
+        """`lacking`, for the queue."""
+        return self.lacking
 
     def may_be_over(self) -> bool:
         """Whether a slot may have become free since the last call that was answered with yes."""

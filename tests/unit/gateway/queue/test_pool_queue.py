@@ -499,12 +499,8 @@ async def test_who_waits_for_a_slot_is_passed_by_those_that_need_none_and_goes_w
     world = World(cap=2)
     slot = False
 
-    def again() -> Went | None:
-        waits.for_slot = not slot
-        return Went(world) if slot else None
-
-    waits = world.waiter(again=again)
-    waits.for_slot = True
+    waits = world.waiter(again=lambda: Went(world) if slot else None)
+    waits.lacks_slot = lambda: not slot
     task = asyncio.create_task(world.queue.wait(waits))
     await turns()
     assert (world.queue.waiting, world.queue.in_line) == (1, 0)
@@ -531,7 +527,7 @@ async def test_who_waits_for_a_slot_is_passed_by_those_that_need_none_and_goes_w
 async def test_a_wait_for_a_slot_that_ends_unserved_is_not_counted_any_more() -> None:
     world = World()
     waits = world.waiter(again=lambda: None, may_s=5.0)
-    waits.for_slot = True
+    waits.lacks_slot = lambda: True
     task = asyncio.create_task(world.queue.wait(waits))
     await turns()
     await world.later(6.0)
@@ -547,7 +543,7 @@ async def test_nobody_is_preempted_for_a_request_that_lacks_a_slot() -> None:
     world.queue = world.made(lambda waiter, _: asked.append(waiter))
     world.fill()
     slotless = world.waiter(again=lambda: None)
-    slotless.for_slot = True
+    slotless.lacks_slot = lambda: True
     tasks = [asyncio.create_task(world.queue.wait(slotless))]
     await turns()
     assert asked == []
