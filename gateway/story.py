@@ -150,7 +150,8 @@ class PlacedFacts(msgspec.Struct):
     held_s: float = 0.0
     """For how long requests are held while the pool has no engine yet; 0 for any other request."""
     returned: int = 0
-    """The attempts before the request returned to the queue because no engine could be reached, or none had a slot for its adapter."""
+    """The attempts before the request returned to the queue because no engine could be reached, or none had a slot for its adapter; 0 when
+    it did not, or before the first call."""
 
 
 class CacheFacts(msgspec.Struct):
@@ -220,7 +221,9 @@ class TriedFacts(msgspec.Struct):
     charge: Charge | None = None
     """The request's load on the backend that was called last."""
     lacked_slot: bool = False
-    """Whether the last attempt failed because requests used every adapter slot of its backend."""
+    """Whether one of the attempts since the last wait failed because requests used every adapter slot of its backend."""
+    loading_s: float = 0.0
+    """Seconds of waiting for adapters to be loaded since the last wait in the queue."""
 
 
 class AttemptFacts(msgspec.Struct):

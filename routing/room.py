@@ -18,7 +18,7 @@ of fewer than 20."""
 FULL: Final = "full: "
 """How a reason begins that goes away by itself once a request ends."""
 NO_SLOT: Final = f"{FULL}it lacks a slot for the adapter: "
-"""How a reason begins that goes away once a request for another adapter ends: the backend has room, and no slot to load the adapter."""
+"""How a reason begins that goes away once requests for another adapter have ended: the backend has no slot to load the adapter."""
 
 
 def has_no_room(load_table: LoadTable, row: int, tokens: float, part: float = 1.0, *, holds: bool = True) -> str:

@@ -236,11 +236,13 @@ class LoraLoader:
         found = Whereabouts(set(), {}, {}, self._load_s.get(pool, USUAL_LOAD_S))
         for backend in backends:
             adapters = self.adapters_on(pool, backend)
-            awaited = adapters.needed(adapter.served) or self.loading((backend, adapter.served))
-            if adapters.comes(adapter.served) or (awaited and not adapters.refusal(adapter.served, now)):
+            loading = self.loading((backend, adapter.served)) and not adapters.refusal(adapter.served, now)
+            if loading or adapters.comes(adapter.served):
                 found.having.add(backend)
             elif (obstacle := adapters.obstacle(adapter.served, now, self.busy(backend))) is not None:
                 (found.busy if obstacle.passes else found.unable)[backend] = obstacle.why
+            elif adapters.needed(adapter.served):
+                found.having.add(backend)  # its load is about to begin
         return found
 
     def took(self, pool: str, seconds: float) -> None:
@@ -359,26 +361,34 @@ class _AdapterLoad:
         whys = await asyncio.gather(*map(self._begin_unload, victims))
         outcome = OrderReply("; ".join(filter(None, whys)))
         if not outcome.why:
+            known = adapters.known.union(victims)
             outcome = await self._orders.load(adapter, self._left_s())
-            if outcome.why and outcome.sure and (taken := await self._slot_taken(adapter)):
+            if outcome.why and outcome.sure and (taken := await self._slot_taken(adapter, known)):
                 return NoSlot(taken)
         self._over(adapter, outcome, loader.clock())
         if outcome.why and outcome.sure:
             self._put_back(used)
         return LoraUnavailable(outcome.why) if outcome.why else None
 
-    async def _slot_taken(self, adapter: Adapter) -> str:
+    async def _slot_taken(self, adapter: Adapter, known: Collection[str]) -> str:
         """Whether the engine refused the load because another gateway process has taken the slot meanwhile; if so, that, in words. The load
-        is over then, and the adapter may be loaded as soon as there is a slot."""
+        is over then, and the adapter may be loaded as soon as there is a slot.
+
+        Args:
+            known: the adapters that were known there before; where one of them is back, it took no slot that was free.
+        """
+        adapters = self._adapters
+        changes = adapters.changes
         try:
             listed = list(await self._orders.listed(self._left_s()))
         except (LoraUnavailable, FetchError):
             return ""
-        if len(listed) < self._configured.slots or adapter.served in listed:
+        others = sorted(name for name in listed if name not in known)
+        if not others or len(listed) < self._configured.slots or adapter.served in listed:
             return ""
-        self._adapters.failed(adapter.served, "", -inf, sure=True)
-        self._adapters.reported(listed, self._adapters.changes, self._loader.clock())
-        why = f"another gateway process took its slot: {', '.join(sorted(listed)[:10])} are loaded"
+        adapters.reported(listed, changes, self._loader.clock())
+        adapters.failed(adapter.served, "", -inf, sure=True)
+        why = f"another gateway process took its slot: {', '.join(others[:10])} came meanwhile"
         self._loader.done(LoadDone(self._backend, adapter.served, "load", why, self._loader.clock() - self._begun))
         return why
 

@@ -184,7 +184,7 @@ class LoadedAdapters:
         entry = self._entries.get(served)
         if entry is not None and entry.state is _State.UNSURE:
             return Obstacle(f"it is not known whether {served} is loaded; the next poll tells", passes=True)
-        promised = [name for name in self._in_use if name not in self._entries and name != served]
+        promised = [name for name in self._in_use if name != served and not self._holds(name)]
         return self._victims(served, now, busy, promised)[1]
 
     def refusal(self, served: str, now: float) -> str:
@@ -253,6 +253,15 @@ class LoadedAdapters:
             passes = len(ours) + len(promised) >= excess
             return (), Obstacle(f"all {self.slots} adapter slots are in use: {', '.join(sorted([*holding, *promised])[:10])}", passes)
         return tuple(name for _, name in sorted(free)[:excess]), None
+
+    def _holds(self, name: str) -> bool:
+        entry = self._entries.get(name)
+        return entry is not None and entry.state is not _State.LEAVING
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The adapters that are loaded, coming or going, as far as this process knows."""
+        return frozenset(self._entries)
 
     def _used(self, name: str, now: float, busy: AdaptersInUse) -> bool:
         entry = self._entries[name]

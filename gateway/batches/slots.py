@@ -97,7 +97,7 @@ class LineSlots:
         for name in names:
             pool = live.fleet.pools[name]
             table = self._deps.pool_states[name].load_table
-            if not has_slack(pool, table, self._deps.queues[name].waiting, self._share, self._of_pool[name], self._workers):
+            if not has_slack(pool, table, self._deps.queues[name].in_line, self._share, self._of_pool[name], self._workers):
                 return None
         self._taken += 1
         self._of_pool.update(names)

@@ -6,12 +6,16 @@ table reports every end and every first token, once per turn of the event loop, 
 changes of the fleet: no waiter has a timer of its own.
 
 To dispatch a request is to route it anew and to count it on its backend in one step, so capacity that two wake-ups see is taken once.
-Requests that wait for an adapter slot alone (`Waiter.for_slot`) have their place in the same order and keep nobody else from capacity.
+Requests that lack nothing but an adapter slot (`Waiter.for_slot`) wait in a line of their own, in the same order: they keep nobody from
+capacity that they cannot use, and their waits say nothing of how fast the pool drains. Who waits for capacity and finds every slot taken
+when its turn comes changes to that line; who waits for a slot stays there until it is sent.
+
+Size: one queue, whose joining, dispatching and leaving work on the same two lines and counts.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from domain.clock import Clock, Rng
 from domain.faults import Fault, Kind
@@ -26,6 +30,17 @@ from routing.fair_tier import QueuedRequest
 from routing.fleet import Pool
 from routing.load import LoadTable
 
+
+class _WaitingLine(NamedTuple):
+    """Requests that wait in one order."""
+
+    queue: FairQueue
+    waiters: dict[int, Waiter[Any]]
+    """By the number that the queue has given them."""
+
+
+SLOT_PART: Final = 4
+"""One part of so many of the queue's bounds is what may wait for adapter slots, beside what waits for capacity."""
 LONGEST_S: Final = 3600.0
 """The longest wait that is predicted, in seconds."""
 
@@ -59,6 +74,7 @@ class PoolQueue:
         "_held_tier",
         "_holds_more",
         "_hopeless",
+        "_line",
         "_load_table",
         "_log_defect",
         "_loop",
@@ -66,12 +82,12 @@ class PoolQueue:
         "_margin",
         "_name",
         "_pool_of",
-        "_queue",
         "_rate",
         "_rng",
+        "_slot_line",
+        "_slotless",
         "_stopped",
         "_unreached",
-        "_waiters",
         "_woken",
         "in_line",
         "waiting",
@@ -97,7 +113,8 @@ class PoolQueue:
         waking: Waking | None = None,
     ) -> None:
         self._name = name
-        self._queue = FairQueue(bounds)
+        self._line = _WaitingLine(FairQueue(bounds), {})
+        self._slot_line = _WaitingLine(FairQueue(bounds.shared_by(SLOT_PART)), {})
         self._load_table = load_table
         self._pool_of = pool_of
         self._capacity = Capacity(load_table, pool_of, part_of, held_back)
@@ -111,19 +128,19 @@ class PoolQueue:
         self.waking: Final = waking
         self._rate = DrainRate()
         self._margin = ForecastMargin(RANKS)
-        self._waiters: dict[int, Waiter[Any]] = {}
         self._held_tier = NO_TIER
         """The highest class of which the last look found a request that leaves the free capacity to other tenants: to those of its class
         and of higher ones, because a lower class goes before it for no tenant."""
         self._hopeless: list[tuple[Waiter[Any], Fault]] = []
         """Waiters that no backend can serve any more; ended after the walk over the queue."""
+        self._slotless: list[Waiter[Any]] = []
+        """Waiters for capacity that lack a slot by now; they change their line after the walk over the queue."""
         self._woken = False
         self._stopped = False
         self.waiting = 0
         """Requests in the queue."""
         self.in_line = 0
-        """Those of them that wait for capacity: who comes now goes behind them. The others wait for an adapter slot and keep nobody from
-        capacity that they cannot use."""
+        """Those of them that wait for capacity: who comes now goes behind them. The others wait for an adapter slot."""
 
     # --- joining ---------------------------------------------------------------------------------------------------
 
@@ -139,15 +156,16 @@ class PoolQueue:
         """
         if self._stopped:
             return refusals.STOPPED, refusals.stopping()
-        wait_s = self.predicted_s(place, read=read) if self.in_line or for_slot else 0.0
-        if wait_s > may_s > 0 and not self._queue.tenant_count(place.tenant) and self._capacity.look():
+        line = self._slot_line if for_slot else self._line
+        wait_s = 0.0 if for_slot else self.predicted_s(place, read=read)
+        if wait_s > may_s > 0 and not line.queue.tenant_count(place.tenant) and self._capacity.look():
             mine = place.tier <= self._held_tier and self._capacity.free_for(place.tenant)
             wait_s = 0.0 if mine else wait_s  # those that wait have no right to this capacity
         if wait_s > may_s or may_s <= 0:
             if not supposed:
                 self._margin.refused(rank_of(place))
             return refusals.TOO_LONG, refusals.too_long(wait_s, may_s, self._rng.random())
-        bound = self._queue.refused(place)
+        bound = line.queue.refused(place)
         if bound is not None:
             return bound, refusals.full(bound, wait_s, self._rng.random())
         return None
@@ -164,7 +182,7 @@ class PoolQueue:
             Fault: NO_BACKEND, with the time after which an engine is expected.
         """
         assert self.waking is not None
-        refused = self.waking.refusal(self._queue.past(place, self.waking.bounds), may_s)
+        refused = self.waking.refusal(self._line.queue.past(place, self.waking.bounds), may_s)
         if self._stopped or refused is not None:
             raise refused or refusals.stopping()
 
@@ -187,15 +205,15 @@ class PoolQueue:
         return min(self._load_table.prefill_s_token, default=0.0)
 
     def predicted_s(self, place: QueuedRequest, *, read: bool = True) -> float:
-        """A bound of the request's wait in seconds, which most such waits keep; 0 while unknown.
+        """A bound of the request's wait for capacity in seconds, which most such waits keep; 0 while unknown.
 
         Computed from the work ahead, the arrivals into higher ranks, the drain rate, and the recent error of such predictions.
         """
-        if not self.waiting or self.asleep:
+        if not self.in_line or self.asleep:
             return 0.0
         now = self._clock()
         rank = rank_of(place)
-        predicted_s = self._rate.wait_s(rank, self._queue.before(place), now, LONGEST_S)
+        predicted_s = self._rate.wait_s(rank, self._line.queue.before(place), now, LONGEST_S)
         return min(self._margin.bound_s(rank, place.held if read else None, predicted_s, self._rate.grain_s(), now), LONGEST_S)
 
     async def wait(self, waiter: Waiter[T]) -> T:
@@ -222,26 +240,36 @@ class PoolQueue:
         if refused is not None:
             waiter.word, fault = refused
             raise fault
-        before = self._queue.before(place)
+        line = self._line_of(waiter)
+        before = line.queue.before(place)
         waiter.ahead = sum(before[:3])
-        waiter.predicted_s = self._rate.wait_s(rank_of(place), before, now, LONGEST_S)
-        waiter.grain_s = self._rate.grain_s()
-        put = self._queue.put(place)
-        assert put.accepted  # `refusal` has checked the same bounds
-        for evicted in put.evicted:
-            self._finish(self._waiters[evicted.seq], refusals.DISPLACED, refusals.displaced(self.predicted_s(evicted), self._rng.random()))
-        self._rate.joined(rank_of(place), place.cost, now)
-        self._waiters[place.seq] = waiter
+        if not waiter.for_slot:
+            waiter.predicted_s = self._rate.wait_s(rank_of(place), before, now, LONGEST_S)
+            waiter.grain_s = self._rate.grain_s()
+        self._put(waiter, line)
         waiter.waits = True
         waiter.on_gone = self._gone
         waiter.look_at = min(place.deadline, waiter.beat(now))
         self.waiting += 1
-        self.in_line += not waiter.for_slot
-        if self.waiting == 1:
-            if not self._out():
+        if not waiter.for_slot:
+            self.in_line += 1
+            self._rate.joined(rank_of(place), place.cost, now)
+            if self.in_line == 1 and not self._out():
                 self._rate.busy(now)
+        if self.waiting == 1:
             self._load_table.freed = self._wake
         self._dispatch()
+
+    def _put(self, waiter: Waiter[Any], line: _WaitingLine) -> None:
+        put = line.queue.put(waiter.place)
+        assert put.accepted  # `refusal` has checked the same bounds
+        for evicted in put.evicted:
+            wait_s = 0.0 if waiter.for_slot else self.predicted_s(evicted)
+            self._finish(line.waiters[evicted.seq], refusals.DISPLACED, refusals.displaced(wait_s, self._rng.random()))
+        line.waiters[waiter.place.seq] = waiter
+
+    def _line_of(self, waiter: Waiter[Any]) -> _WaitingLine:
+        return self._slot_line if waiter.for_slot else self._line
 
     def _abandoned(self, waiter: Waiter[Any]) -> None:
         """End the wait of a request whose task was cancelled, maybe after the dispatch and before the task learned of it."""
@@ -265,34 +293,79 @@ class PoolQueue:
         self._woken = False
         while self.waiting and self._capacity.look():
             self._held_tier = NO_TIER
-            placeable = self._queue.next(self._can_place, self._holds_more)
-            for waiter, fault in self._hopeless:
-                self.end(waiter, refusals.NOBODY, fault)
-            self._hopeless.clear()
-            if placeable is None:
+            first = self._placeable(self._line, self._can_place)
+            if self._slot_line.waiters:
+                for_slot = self._placeable(self._slot_line, self._can_take_slot)
+                # a slot is free less often than capacity is
+                if first is None or (for_slot is not None and rank_of(for_slot.place) <= rank_of(first.place)):
+                    first = for_slot
+            if first is None:
                 break
-            self._serve(self._waiters[placeable.seq])
-        if self.waiting and self._make_room is not None and (first := self._queue.next(self._may_use_all, self._holds_more)) is not None:
+            self._serve(first)
+        if (
+            self.in_line
+            and self._make_room is not None
+            and (place := self._line.queue.next(self._may_use_all, self._holds_more)) is not None
+        ):
             try:
-                self._make_room(self._waiters[first.seq], self._may_wait)
+                self._make_room(self._line.waiters[place.seq], self._may_wait)
             except Exception as error:  # noqa: BLE001 - a defect of preemption must not stop the queue: requests wait as without it
                 self._log_defect(error, "line")
 
+    def _placeable(self, line: _WaitingLine, can_place: Callable[[QueuedRequest], bool]) -> Waiter[Any] | None:
+        """The waiter whose turn it is in this line among those that can be placed, with its turn."""
+        place = line.queue.next(can_place, self._holds_more)
+        for waiter, fault in self._hopeless:
+            self.end(waiter, refusals.NOBODY, fault)
+        self._hopeless.clear()
+        for waiter in self._slotless:
+            self._change_line(waiter)
+        self._slotless.clear()
+        return line.waiters[place.seq] if place is not None else None
+
+    def _change_line(self, waiter: Waiter[Any]) -> None:
+        """Let a waiter for capacity wait for a slot from now on, if that line has room."""
+        place = waiter.place
+        if self._slot_line.queue.refused(place) is not None:
+            return
+        self._line.queue.remove(place)
+        del self._line.waiters[place.seq]
+        self._rate.left(rank_of(place), place.cost)
+        self._leave_line()
+        waiter.for_slot = True
+        self._put(waiter, self._slot_line)
+
+    def _leave_line(self) -> None:
+        self.in_line -= 1
+        if not self.in_line:
+            self._rate.idle(self._clock())
+
     def _may_wait(self, place: QueuedRequest, may_s: float) -> bool:
-        return not self._stopped and self.predicted_s(place) < may_s and self._queue.refused(place) is None
+        return not self._stopped and self.predicted_s(place) < may_s and self._line.queue.refused(place) is None
 
     def _may_use_all(self, place: QueuedRequest) -> bool:
-        # what is preempted frees no slot
-        return not self._waiters[place.seq].for_slot and self._capacity.all_for(place.tenant)
+        return self._capacity.all_for(place.tenant)
 
     def _can_place(self, place: QueuedRequest) -> bool:
+        waiter = self._line.waiters[place.seq]
+        if self._turn_of(waiter):
+            return True
+        if waiter.lacks_slot():
+            self._slotless.append(waiter)
+        return False
+
+    def _can_take_slot(self, place: QueuedRequest) -> bool:
+        return self._turn_of(self._slot_line.waiters[place.seq])
+
+    def _turn_of(self, waiter: Waiter[Any]) -> bool:
+        """Route a waiter anew, if there is capacity for its tenant; whether it can be sent."""
+        place = waiter.place
         if not self._capacity.free_for(place.tenant):
             if self._capacity.only_held_back(place.tenant):
                 self._held_tier = min(self._held_tier, place.tier)
             return False
         if place.tier > self._held_tier:
             return False
-        waiter = self._waiters[place.seq]
         try:
             waiter.turn = waiter.again()
         except Fault as fault:
@@ -302,20 +375,16 @@ class PoolQueue:
             self._log_defect(error, "line")
             self._hopeless.append((waiter, Fault(Kind.INTERNAL, "Something failed on our side. Try again.")))
             return False
-        self._count_slot(waiter)
         return waiter.turn is not None
-
-    def _count_slot(self, waiter: Waiter[Any]) -> None:
-        was, waiter.for_slot = waiter.for_slot, waiter.lacks_slot()
-        self.in_line += was - waiter.for_slot
 
     def _serve(self, waiter: Waiter[Any]) -> None:
         place = waiter.place
         turn = waiter.turn
         assert turn is not None
-        self._queue.take(place)
-        self._rate.dispatched(place.cost, self._clock())
-        self._learn(waiter, served=True)
+        self._line_of(waiter).queue.take(place)
+        if not waiter.for_slot:
+            self._rate.dispatched(place.cost, self._clock())
+            self._learn(waiter, served=True)
         turn = waiter.reserve(turn)
         self._forget(waiter)
         waiter.word = refusals.SERVED
@@ -327,7 +396,7 @@ class PoolQueue:
         """End the wait of a request, with the word for metrics and the fault for its caller; None when its task has ended."""
         if not waiter.waits:
             return
-        self._queue.remove(waiter.place)
+        self._line_of(waiter).queue.remove(waiter.place)
         self._finish(waiter, word, fault)
 
     def _gone(self, waiter: Waiter[Any]) -> None:
@@ -335,9 +404,10 @@ class PoolQueue:
 
     def _finish(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
         """Finish the wait of a request that was removed from the queue already."""
-        self._rate.left(rank_of(waiter.place), waiter.place.cost)
-        if word == refusals.TIMED_OUT:
-            self._learn(waiter, served=False)
+        if not waiter.for_slot:
+            self._rate.left(rank_of(waiter.place), waiter.place.cost)
+            if word == refusals.TIMED_OUT:
+                self._learn(waiter, served=False)
         self._forget(waiter)
         waiter.word = word
         if fault is not None and not waiter.outcome.done():
@@ -349,16 +419,16 @@ class PoolQueue:
             now = self._clock()
             rank = rank_of(place)
             waited_s = now - place.entered_at
-            queued = self._queue.in_rank(rank)
+            queued = self._line.queue.in_rank(rank)
             self._margin.waited(rank, place.held, waiter.predicted_s, waited_s, waiter.grain_s, queued, served=served, now=now)
 
     def _forget(self, waiter: Waiter[Any]) -> None:
-        del self._waiters[waiter.place.seq]
+        del self._line_of(waiter).waiters[waiter.place.seq]
         waiter.waits = False
         self.waiting -= 1
-        self.in_line -= not waiter.for_slot
+        if not waiter.for_slot:
+            self._leave_line()
         if not self.waiting:
-            self._rate.idle(self._clock())
             self._load_table.freed = None
 
     def sweep(self, now: float) -> None:
@@ -369,12 +439,12 @@ class PoolQueue:
         if not self.waiting:
             return
         pool = self._pool_of()
-        (self._rate.idle if self._out() else self._rate.busy)(now)
+        (self._rate.busy if self.in_line and not self._out() else self._rate.idle)(now)
         if not pool.backends and self.waking is None:
             self._end_all(refusals.NOBODY, lambda: refusals.nobody(self._rng.random(), "the pool is empty"))
             return
         self._dispatch()
-        for waiter in list(self._waiters.values()):
+        for waiter in self._all():
             if now < waiter.look_at or not waiter.waits:
                 continue
             if now >= waiter.place.deadline:
@@ -383,7 +453,8 @@ class PoolQueue:
                 elif self._out():
                     fault = refusals.not_back(waiter.may_s, self._rng.random())
                 else:
-                    fault = refusals.timed_out(waiter.may_s, self.predicted_s(waiter.place), self._rng.random())
+                    wait_s = 0.0 if waiter.for_slot else self.predicted_s(waiter.place)
+                    fault = refusals.timed_out(waiter.may_s, wait_s, self._rng.random())
                 self.end(waiter, refusals.TIMED_OUT, fault)
             else:
                 waiter.look_at = min(waiter.place.deadline, waiter.beat(now))
@@ -404,30 +475,39 @@ class PoolQueue:
         self._end_all(refusals.STOPPED, refusals.stopping)
 
     def _end_all(self, word: str, fault: Callable[[], Fault]) -> None:
-        for waiter in list(self._waiters.values()):
+        for waiter in self._all():
             self.end(waiter, word, fault())
+
+    def _all(self) -> list[Waiter[Any]]:
+        return [*self._line.waiters.values(), *self._slot_line.waiters.values()]
 
     # --- afterwards -----------------------------------------------------------------------------------------------
 
-    def used(self, place: QueuedRequest, usage: Usage) -> None:
-        """Correct a tenant's charge by the usage of a dispatched request that has ended: it was charged with an estimate."""
-        self._queue.settle(place, usage.prompt_tokens - usage.cached_tokens + 2 * usage.completion_tokens)
+    def used(self, place: QueuedRequest, usage: Usage, *, for_slot: bool = False) -> None:
+        """Correct a tenant's charge by the usage of a dispatched request that has ended: it was charged with an estimate.
+
+        Args:
+            for_slot: whether it waited for a slot (`Waiter.for_slot`).
+        """
+        line = self._slot_line if for_slot else self._line
+        line.queue.settle(place, usage.prompt_tokens - usage.cached_tokens + 2 * usage.completion_tokens)
 
     def tell_served(self, served: Callable[[int, str, int], None] | None) -> None:
         """Call `served` with the rank, the tenant and the tokens of each charge from now on; None for nobody."""
-        self._queue.served = served
+        self._line.queue.served = served
 
     def served_elsewhere(self, rank: int, tenant: str, tokens: int) -> None:
         """Charge a tenant what another worker's queue served it (`FairQueue.served_elsewhere`)."""
-        self._queue.served_elsewhere(rank, tenant, tokens)
+        self._line.queue.served_elsewhere(rank, tenant, tokens)
 
     def by_tenant(self, most: int) -> list[tuple[str, list[int]]]:
-        """The tenants with the most requests waiting (`FairQueue.by_tenant`)."""
-        return self._queue.by_tenant(most)
+        """The tenants with the most requests waiting for capacity (`FairQueue.by_tenant`)."""
+        return self._line.queue.by_tenant(most)
 
     def state(self) -> QueueState:
         """The number of waiting requests by class, and the drain rate."""
-        waking, waits = self.waking, self._queue.by_tier()
+        waking = self.waking
+        waits = [sum(counts) for counts in zip(self._line.queue.by_tier(), self._slot_line.queue.by_tier(), strict=True)]
         held = 0
         if waking is not None and self.asleep:
             held = max(sum(waits), int(waking.wanted))

@@ -140,7 +140,9 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     if pool.has_roles or pool.name in deps.sharing:
         placement = _split(ask, placement, story, deps)
     _keep_decision(placement, story, deps)
-    if deps.queues[pool.name].in_line or not placement.route.ranked:
+    queue = deps.queues[pool.name]
+    # who needs a slot that is free does not take it from those that wait for one
+    if queue.in_line or not placement.route.ranked or (queue.waiting and _needs_load(placement)):
         if not placement.route.ranked and not _may_wait(placement, story, deps):
             if deps.observe_decision is not None:
                 deps.observe_decision(placement.route, deps.clock() - begun)
@@ -228,7 +230,7 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
         raise caller_gone()  # while the limits were asked, say: nobody would tell the queue any more
     queue, place, facts = deps.queues[placement.pool.name], _queue_entry(placement, story, deps), story.placed
     may_s = round(place.deadline - deps.clock(), 1) if place.back else may_wait_s(story)
-    slots = SlotWait(placement, deps)
+    slots = SlotWait(placement, deps, lacking=placement.route.lacks_slot or (_needs_load(placement) and not queue.in_line))
 
     def again() -> Placement | None:
         if slots.lacking and not slots.may_be_over():
@@ -237,9 +239,9 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
         routed_now = decide(placement, deps, deps.rng, Held.ELSEWHERE if hurries else Held.WAIT)
         if routed_now.pool.has_roles or routed_now.pool.name in deps.sharing:
             routed_now = _split(ask, routed_now, story, deps)
+        slots.lacking = routed_now.route.lacks_slot
         if routed_now.route.ranked:
             return routed_now
-        slots.lacking = routed_now.route.lacks_slot
         if routed_now.route.full or not routed_now.pool.up:
             return None  # backends that are away may be back in time
         raise _no_backend(ask, routed_now, deps)
@@ -276,8 +278,14 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
         if story.trace is not None:
             story.trace.waits += ((since, now, waiter.word, waiter.ahead),)
         _note_wait(story)
-    facts.queue_place, facts.on_used = place, lambda usage: queue.used(place, usage)
+    facts.queue_place, facts.on_used = place, partial(queue.used, place, for_slot=waiter.for_slot)
     return dispatched
+
+
+def _needs_load(placement: Placement) -> bool:
+    """Whether the request's adapter would have to be loaded where it is to go."""
+    adapters, ranked = placement.circumstances.adapters, placement.route.ranked
+    return adapters is not None and ranked != () and ranked[0][0].id not in adapters.there
 
 
 def _lacking(placement: Placement, deps: Deps) -> dict[str, float]:
@@ -327,10 +335,10 @@ def _may_wait(placement: Placement, story: Story, deps: Deps) -> bool:
     pool, now = placement.pool, deps.clock()
     if not pool.up and deps.queues[pool.name].waking is not None:
         return _is_held(placement, story, deps)
-    out = not pool.up or deps.live.contacts.none_left(pool.up_ids)
+    out, chain = not pool.up or deps.live.contacts.none_left(pool.up_ids), story.asked.chain
     if not out:
-        return placement.route.full
-    chain = story.asked.chain
+        # another model answers at once, where the policy says so
+        return placement.route.full and not (placement.route.lacks_slot and chain is not None and chain.has_for(Kind.NO_BACKEND))
     if (chain is not None and chain.has_for(Kind.NO_BACKEND)) or may_wait_s(story) <= 0:
         return False
     if pool.up:

@@ -25,7 +25,7 @@ from routing.room import has_no_room
 
 async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> bool:
     """Relay the reply of the first candidate that begins to answer. False when the request has to wait again:
-    it was preempted before that (`gateway.queue.preempt`), or no engine could be reached (`RetryState.returns_to_queue`).
+    it was preempted before that (`gateway.queue.preempt`), or no engine could be reached or had a slot (`RetryState.returns_to_queue`).
 
     Raises:
         Fault: for a field that the pool's engines do not support, or the fault of the last attempt. Another candidate is tried only

@@ -96,7 +96,7 @@ class Race(Listener):
         first, delay_s = self._attempts[0], self._hedge.delay_s
         placement, deps = first.placement, first.deps
         load_table, request, now = placement.pool_state.load_table, placement.request, deps.clock()
-        if deps.queues[placement.pool.name].waiting or delay_s is None or placement.pool_state.held_back(request.tenant, placement.pool):
+        if deps.queues[placement.pool.name].in_line or delay_s is None or placement.pool_state.held_back(request.tenant, placement.pool):
             return None
         shut = deps.live.breakers.shut(placement.served, now)
         part = placement.pool_state.tenant_shares.usable_share(request.tenant, now)

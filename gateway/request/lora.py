@@ -35,31 +35,38 @@ a poll may have. Engines are read ten times a second."""
 
 
 class SlotWait:
-    """Whether it is worth routing a request anew that waits for an adapter slot: a decision costs a hundred times what this does, and
-    whatever ends or begins in the pool has the queue looked through."""
+    """Whether it is worth routing a request anew that waits for an adapter slot: whatever ends or begins in the pool has the queue looked
+    through, and a decision costs much more than what is asked here.
+
+    Args:
+        lacking: whether backends have capacity for the request and only lack a slot for its adapter.
+    """
 
     __slots__ = ("_deps", "_moves", "_next_at", "_placement", "lacking")
 
-    def __init__(self, placement: Placement, deps: Deps) -> None:
+    def __init__(self, placement: Placement, deps: Deps, *, lacking: bool) -> None:
         self._placement = placement
         self._deps = deps
         self._moves = -1
         self._next_at = 0.0
-        self.lacking = placement.route.lacks_slot
-        """Whether, at the last look, backends had capacity for the request and only lacked a slot for its adapter."""
+        self.lacking = lacking
+        """The same, at the last look."""
 
     def lacks(self) -> bool:
         """`lacking`, for the queue."""
         return self.lacking
 
     def may_be_over(self) -> bool:
-        """Whether a slot may have become free since the last call that was answered with yes."""
-        deps, now = self._deps, self._deps.clock()
-        moves = deps.loras.moves(deps.live.fleet.pools[self._placement.pool.name].up_ids)
+        """Whether a backend may take the request's adapter now."""
+        deps, adapter, now = self._deps, self._placement.adapter, self._deps.clock()
+        pool = deps.live.fleet.pools[self._placement.pool.name]
+        if adapter is None:
+            return True
+        moves = deps.loras.moves(pool.up_ids)
         if moves == self._moves and now < self._next_at:
             return False
         self._moves, self._next_at = moves, now + SLOTS_READ_S
-        return True
+        return len(deps.loras.where(pool.name, pool.up_ids, adapter).busy) < len(pool.up_ids)
 
 
 class _CallerLeft(Listener):
@@ -94,14 +101,16 @@ async def _load_and_call(attempt: Attempt, adapter: Adapter) -> Fault | None:
         begun = deps.clock()
         caller_left = exchange.listener = _CallerLeft(deps.loop)
         try:
-            await deps.loras.load(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s, caller_left.seen)
+            await deps.loras.load(backend.pool, backend.id, adapter, deps.loras.load_s - story.tried.loading_s, caller_left.seen)
         except LoraUnavailable as error:
             if exchange.gone:
                 return caller_gone()
-            story.tried.lacked_slot = isinstance(error, NoSlot)
+            story.tried.lacked_slot |= isinstance(error, NoSlot)
             return lora_unavailable(f"{backend.id}: {error}", deps.rng)
         finally:
-            story.lora_wait_s += deps.clock() - begun
+            took_s = deps.clock() - begun
+            story.lora_wait_s += took_s
+            story.tried.loading_s += took_s
         fault = await attempt.dispatch()
         adapters = deps.loras.adapters_on(backend.pool, backend.id)
         if fault is not None and fault.kind is Kind.WRONG_MODEL:

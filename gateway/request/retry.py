@@ -95,7 +95,7 @@ class RetryState:
         # an engine that dies of a shadow copy must not count against the tenant of the original request
         tried.suspicion = Suspicion.NONE if story.asked.shadow else self._poison.struck(fault, engine, self._sent_at, now)
         self._sent_at = now
-        if fault.kind is Kind.LORA_UNAVAILABLE and remaining:
+        if fault.kind is Kind.LORA_UNAVAILABLE and remaining and not story.attempt.begun:
             return True  # nothing was sent, so the next attempt is no retry
         # an adapter's load has its own time limit, and says nothing about the speed of answers
         share = self._share = (now - self._first_at - story.lora_wait_s) / first_token_s
@@ -124,9 +124,11 @@ class RetryState:
         """
         story, tried, deps = self._story, self._story.tried, self._deps
         chain, charge, budget = story.asked.chain, tried.charge, deps.budget
-        if fault.kind is Kind.LORA_UNAVAILABLE and tried.lacked_slot and charge is not None:
-            return self._queued_again(charge)
-        if fault.kind not in LOST or tried.suspicion or story.attempt.begun or charge is None:
+        if tried.suspicion or story.attempt.begun or charge is None:
+            return False
+        if fault.kind is Kind.LORA_UNAVAILABLE:
+            return tried.lacked_slot and not (chain is not None and chain.has_for(fault.kind)) and self._queued_again(charge)
+        if fault.kind not in LOST:
             return False
         if chain is not None and (chain.has_for(fault.kind) or chain.has_for(Kind.NO_BACKEND)):
             return False
@@ -155,6 +157,7 @@ class RetryState:
         if placed.on_used is not None:
             placed.on_used(NO_USAGE)  # the queue returns the charge to the request's tenant
         placed.queue_place, placed.on_used, placed.returned = place, None, story.tried.attempts
+        story.tried.lacked_slot, story.tried.loading_s = False, 0.0
         return True
 
     def attempt_over(self) -> None:

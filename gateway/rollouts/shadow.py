@@ -92,7 +92,7 @@ async def _run_copy(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story,
     assert story.asked.dealt is not None
     rule = msgspec.structs.replace(rule, pool=story.asked.dealt.running.canary)
     try:
-        if deps.queues[rule.pool].waiting:
+        if deps.queues[rule.pool].in_line:
             return
         placement = await choose(ask, rule, discarded, story, deps)
         first_only = msgspec.structs.replace(placement.route, ranked=placement.route.ranked[:1])

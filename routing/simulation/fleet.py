@@ -273,7 +273,7 @@ class SimulatedFleet:
         flight.for_slot = route.lacks_slot
         if not route.ranked and route.full:
             if not waits:
-                flight.replica.wait(flight, turn, self.now)
+                flight.replica.wait(flight, turn, self.now, for_slot=flight.for_slot)
             return False
         if not route.ranked:
             self._close(flight.index, RequestEnd.REFUSED if not not_on else RequestEnd.FAILED, self.now)

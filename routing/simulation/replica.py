@@ -50,44 +50,45 @@ Attempt = Callable[[Any], bool]
 
 
 class SimulatedQueue:
-    """The queue of one replica. Bounded by the requests of the workload."""
+    """The queue of one replica: a line for capacity, and one for adapter slots. Bounded by the requests of the workload."""
 
-    __slots__ = ("_flights", "_queue")
+    __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._queue = FairQueue(UNBOUNDED)
-        self._flights: dict[int, Any] = {}
+        self._lines: tuple[tuple[FairQueue, dict[int, Any]], ...] = ((FairQueue(UNBOUNDED), {}), (FairQueue(UNBOUNDED), {}))
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return sum([len(flights) for _, flights in self._lines])
 
     @property
     def in_line(self) -> bool:
-        """Whether a request waits for capacity, so that others go behind it; those that wait for an adapter slot keep nobody back."""
-        return any([not flight.for_slot for flight in self._flights.values()])
+        """Whether a request waits for capacity, so that others go behind it."""
+        return bool(self._lines[0][1])
 
-    def join(self, flight: object, turn: TraceRequest, uncached: float, size_s: float, now: float) -> None:
+    def join(self, flight: object, turn: TraceRequest, uncached: float, size_s: float, now: float, *, for_slot: bool = False) -> None:
         """Let a request wait.
 
         Args:
             flight: what `look` hands to its attempts.
             uncached: tokens of its prompt that the best backend has to compute.
             size_s: seconds that it takes there.
+            for_slot: whether it lacks nothing but a slot for its adapter.
         """
         cost = max(1, round(uncached) + 2 * turn.output_tokens)
         place = QueuedRequest(turn.tenant, turn.priority_class, False, cost, inf, now, 1, 0, order_s=in_order_s(size_s, now))
-        self._queue.put(place)
-        self._flights[place.seq] = flight
+        queue, flights = self._lines[for_slot]
+        queue.put(place)
+        flights[place.seq] = flight
 
     def look(self, has_room: Callable[[], bool], attempt: Attempt) -> None:
         """Send what can be sent now, in order, as long as any backend has room."""
-        queue, flights = self._queue, self._flights
-        while flights and has_room():
-            place = queue.next(lambda waiting: attempt(flights[waiting.seq]))
-            if place is None:
-                return
-            queue.take(place)
-            del flights[place.seq]
+        for queue, flights in reversed(self._lines):
+            while flights and has_room():
+                place = queue.next(lambda waiting, flights=flights: attempt(flights[waiting.seq]))
+                if place is None:
+                    break
+                queue.take(place)
+                del flights[place.seq]
 
 
 class SentRequest(msgspec.Struct, gc=False):
@@ -217,13 +218,13 @@ class Replica:
         load_table = self.load_table
         return any([not has_no_room(load_table, load_table.row_of[backend.id], 1.0) for backend in self._pool.up])
 
-    def wait(self, flight: object, turn: TraceRequest, now: float) -> None:
+    def wait(self, flight: object, turn: TraceRequest, now: float, *, for_slot: bool = False) -> None:
         """Let a request wait in the queue, with the size that it has on the backend with most of it cached."""
         held = self.index.match(turn.chain, now, self._backends).blocks
         seconds = self.load_table.prefill_s_token
         rows = [(row, turn.prompt_tokens - held.get(name, 0) * self._block_tokens) for row, name in enumerate(self.load_table.ids)]
         size_s, uncached = min((seconds[row] * max(1, tokens), max(1, tokens)) for row, tokens in rows)
-        self.queue.join(flight, turn, uncached, size_s, now)
+        self.queue.join(flight, turn, uncached, size_s, now, for_slot=for_slot)
 
     def send(self, request: RoutingRequest, route: Route, split: Split | None, now: float) -> SentRequest:
         """Charge the route's first backend, and the prefill backend of a split request."""

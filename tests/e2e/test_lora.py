@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backends.lora.loader import LoraOrders
 from backends.lora.residency import SETTLE_S
 from backends.signals import Signals
 from backends.simengine import SimEngine, SimSettings
@@ -16,6 +18,7 @@ from gateway.fleet.adapters import RegisteredAdapters
 from gateway.fleet.sources import order_drain
 from tenancy.stores.memory import MemoryAdapterStore
 from tests.gateway_harness import Gateway, chat, gateway, stream
+from tests.pool_states import charged
 from tests.scale import scaled
 from tests.timing import HANG_S, until
 
@@ -198,6 +201,69 @@ async def test_two_gateways_that_want_one_slot_take_turns() -> None:
         answers = await asyncio.gather(*[said(running, name, ignore_eos=True) for running, name in asked])
         assert len(answers) == 12
         assert engine.loras.most == 1
+
+
+async def test_who_comes_later_does_not_take_the_slot_that_another_request_waits_for() -> None:
+    async with SimEngine(SLOW) as full, gateway(full.url, policies=POLICIES, pool=pool(1), poll=False) as running:
+        running.deps.live.signals["e0"] = Signals(read_at=running.deps.clock() + 60.0, loras=("another@" + "ee" * 6,))
+        full.loras.loaded["another@" + "ee" * 6] = "/adapters/another"
+        first = asyncio.create_task(said(running, "sales-bot"))
+        await until(lambda: running.deps.queues["chat"].waiting)
+        running.deps.live.signals["e0"] = Signals(read_at=running.deps.clock(), loras=())
+        # the slot is free, and nothing has told the queue
+        later = asyncio.create_task(said(running, "legal-bot"))
+        await asyncio.gather(first, later)
+        asked = [json.loads(received.body)["model"] for received in full.received]
+        assert asked == [SERVED["sales"], SERVED["legal"]]
+
+
+@pytest.mark.req("R11")
+async def test_an_answer_that_has_begun_is_not_begun_again_for_want_of_a_slot() -> None:
+    """The engine that was to go on with it has no slot for the adapter: the caller hears that the answer was cut, once."""
+    slow = SimSettings(models=("sim",), speed=20, max_loras=1)
+    async with (
+        SimEngine(slow) as one,
+        SimEngine(slow) as two,
+        gateway(one.url, two.url, policies=POLICIES, pool=pool(1, continue_streams=True)) as running,
+        running.client() as client,
+    ):
+        elsewhere = charged(running.deps.pool_states, "e0", running.deps.clock(), tokens=100_000)
+        busy = asyncio.create_task(stream(client, model="support-bot", max_tokens=400, ignore_eos=True))
+        await until(lambda: two.in_flight)
+        running.deps.pool_states["chat"].load_table.release(elsewhere)
+        one.misbehave([FaultRule("crash_mid_stream", after=11)])
+        seen = await stream(client, model="sales-bot", max_tokens=40, ignore_eos=True)
+        roles = [choice["delta"].get("role") for event in seen.events for choice in event.get("choices", ()) if "delta" in choice]
+        assert [role for role in roles if role] == ["assistant"]
+        assert (seen.done, len(seen.errors)) == (False, 1)
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)
+
+
+async def test_requests_that_lose_a_race_for_a_slot_do_not_ask_the_engine_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another gateway has loaded its adapter into the only slot, before this one has read the engine's list again."""
+    lists: list[str] = []
+    listed = LoraOrders.listed
+
+    async def counted(self: LoraOrders, timeout_s: float) -> Iterable[str]:
+        found = await listed(self, timeout_s)
+        lists.append(",".join(found))
+        return found
+
+    async with (
+        SimEngine(SLOW) as engine,
+        gateway(engine.url, policies=POLICIES, pool=pool(1)) as one,
+        gateway(engine.url, policies=POLICIES, pool=pool(1)) as other,
+        other.client() as client,
+    ):
+        await until(lambda: one.deps.live.signals.get("e0"))
+        begun = asyncio.create_task(stream(client, model="support-bot", max_tokens=60, ignore_eos=True))
+        await until(lambda: engine.loras.loaded)
+        monkeypatch.setattr(LoraOrders, "listed", counted)
+        waits = [asyncio.create_task(said(one, "sales-bot")) for _ in range(2)]
+        await asyncio.gather(begun, *waits)
+        assert engine.loras.most == 1
+    assert len(lists) <= 12, "a list for each load that is tried, and one is tried when the slot may be free"
 
 
 async def test_a_restarted_engine_is_given_its_adapters_again_without_an_error() -> None:

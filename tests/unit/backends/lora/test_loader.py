@@ -169,6 +169,23 @@ async def test_a_slot_that_another_process_takes_between_the_list_and_the_load_i
     assert engine.loaded == [B.served], "it is tried again as soon as there is a slot"
 
 
+async def test_a_bad_adapter_is_none_for_a_race_though_another_process_has_put_back_what_was_evicted_for_it() -> None:
+    engine = Engine(slots=1)
+    site = Site(engine, slots=1)
+
+    def behave(call: Call) -> tuple[int, bytes]:
+        if call.path.endswith("/load_lora_adapter"):
+            engine.loaded[:] = [A.served]
+            return (404, b"no such path")
+        return engine.behave(call)
+
+    await site.use(A)
+    engine.answer = behave
+    with pytest.raises(LoraUnavailable, match="no such path") as refused:
+        await site.hold(B)
+    assert not isinstance(refused.value, NoSlot)
+
+
 async def test_another_process_was_faster() -> None:
     engine = Engine()
     site = Site(engine)

@@ -347,7 +347,7 @@ async def test_a_tenant_that_took_less_than_it_was_thought_to_has_its_turn_soone
         world.load_table.release(world.charges[-1])
         await turns()
         assert len(world.charges) == went + 1
-        order.append([one.place.tenant for one in world.queue._waiters.values()])
+        order.append([one.place.tenant for one in world.queue._line.waiters.values()])
     assert order[0] != order[1]
 
 
@@ -553,3 +553,85 @@ async def test_nobody_is_preempted_for_a_request_that_lacks_a_slot() -> None:
     for one in (*tasks, task):
         one.cancel()
     await asyncio.gather(*tasks, task, return_exceptions=True)
+
+
+async def test_many_that_wait_for_slots_neither_hide_one_that_waits_for_capacity_nor_say_how_fast_the_pool_is() -> None:
+    world = World()
+    (charge,) = world.fill()
+    tasks = []
+    for _ in range(100):
+        waits = world.waiter(again=lambda: None, may_s=60.0)
+        waits.lacks_slot = lambda: True
+        tasks.append(asyncio.create_task(world.queue.wait(waits)))
+    await turns()
+    await world.later(30.0)
+    assert (world.queue.waiting, world.queue.in_line) == (100, 0)
+    waiter, task = await world.come(may_s=10.0)
+    assert waiter.predicted_s == 0.0, "that nobody was sent for 30 s says nothing of capacity"
+    assert waiter.ahead == 0
+    world.load_table.release(charge)
+    await turns()
+    assert waiter.word == refusals.SERVED, "by the first look that finds capacity"
+    for one in (*tasks, task):
+        one.cancel()
+    await asyncio.gather(*tasks, task, return_exceptions=True)
+    assert (world.queue.waiting, world.queue.in_line) == (0, 0)
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+async def test_one_that_nobody_can_serve_any_more_is_counted_out_of_the_line_that_it_was_in(lacks: bool) -> None:
+    world = World()
+    lacking = True
+
+    def again() -> Went | None:
+        nonlocal lacking
+        lacking = lacks
+        raise Fault(Kind.NO_BACKEND, "Nobody.")
+
+    waits = world.waiter(again=again)
+    waits.lacks_slot = lambda: lacking
+    with pytest.raises(Fault):
+        await world.queue.wait(waits)
+    assert (world.queue.waiting, world.queue.in_line) == (0, 0)
+
+
+async def test_who_waits_for_capacity_and_then_lacks_a_slot_changes_its_line() -> None:
+    world = World()
+    (charge,) = world.fill()
+    slot = False
+    waits = world.waiter(again=lambda: Went(world) if slot else None)
+    waits.lacks_slot = lambda: world.load_table.in_flight("a") == 0 and not slot
+    task = asyncio.create_task(world.queue.wait(waits))
+    await turns()
+    assert world.queue.in_line == 1
+    world.load_table.release(charge)
+    await turns()
+    assert (world.queue.waiting, world.queue.in_line) == (1, 0)
+    passing, _ = await world.come()
+    await turns()
+    assert passing.word == refusals.SERVED
+    slot = True
+    world.load_table.release(world.charges[-1])
+    await turns()
+    assert waits.word == refusals.SERVED
+    await task
+    assert (world.queue.waiting, world.queue.in_line) == (0, 0)
+
+
+async def test_of_a_slot_waiter_and_one_for_capacity_the_higher_class_goes_first() -> None:
+    for tier, first in ((1, "slot"), (2, "slot"), (3, "capacity")):
+        world = World()
+        (charge,) = world.fill()
+        waits = world.waiter(tier=tier)
+        to_a, waits.again = waits.again, lambda: None
+        waits.lacks_slot = lambda: True
+        tasks = [asyncio.create_task(world.queue.wait(waits))]
+        await turns()
+        capacity, task = await world.come(tier=2)
+        waits.again = to_a
+        world.load_table.release(charge)
+        await turns()
+        assert [name for name, one in (("slot", waits), ("capacity", capacity)) if one.word == refusals.SERVED] == [first], tier
+        for one in (*tasks, task):
+            one.cancel()
+        await asyncio.gather(*tasks, task, return_exceptions=True)

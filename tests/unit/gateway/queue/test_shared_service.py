@@ -47,7 +47,7 @@ class Worker:
     @property
     def order(self) -> FairQueue:
         """The order of its queue, without deadlines and backends."""
-        return self.queue._queue
+        return self.queue._line.queue
 
     def wait(self, tenant: str, many: int = 1, cost: int = COST) -> list[QueuedRequest]:
         places = [QueuedRequest(tenant, Class.DEFAULT, False, cost, inf, 0.0, 100, 0) for _ in range(many)]

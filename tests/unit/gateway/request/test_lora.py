@@ -12,6 +12,7 @@ from routing.fleet import Fleet
 from tests.placed import POOL, Worker, chat
 
 BOT = Adapter("bot", "ab" * 32, "/adapters/bot")
+OTHER = Adapter("other", "cd" * 32, "/adapters/other")
 
 
 def test_an_engines_word_on_what_it_runs_counts_while_it_is_fresh() -> None:
@@ -25,20 +26,27 @@ def test_an_engines_word_on_what_it_runs_counts_while_it_is_fresh() -> None:
 
 
 async def test_a_request_that_waits_for_a_slot_is_routed_anew_when_one_may_be_free_and_not_before() -> None:
-    worker = Worker("a", "b")
+    worker = Worker("a")
     loras = worker.deps.loras
     loras.pool_adapters[POOL] = PoolAdapters({}, 1, DIALECTS["vllm"])
-    loras.charge(POOL, "a", BOT)
-    wait = SlotWait(await worker.placed(chat()), worker.deps)
-    assert wait.may_be_over()
+    placement = msgspec.structs.replace(await worker.placed(chat()), adapter=OTHER)
+    wait = SlotWait(placement, worker.deps, lacking=True)
+    assert wait.may_be_over(), "the slot is free"
+    adapters = loras.charge(POOL, "a", BOT)
     assert not wait.may_be_over()
     loras.charge(POOL, "a", BOT).release(BOT.served, worker.now)
     assert not wait.may_be_over(), "another request still needs it"
-    loras.adapters_on(POOL, "a").release(BOT.served, worker.now)
+    adapters.release(BOT.served, worker.now)
     assert wait.may_be_over()
-    assert not wait.may_be_over()
+    adapters.reported([BOT.served], adapters.changes)
+    told = [AdaptersInUse([BOT.served], worker.now)]
+    loras.busy = lambda _: told[0]  # type: ignore[misc]  # what the engine reports
     worker.now += SLOTS_READ_S
-    assert wait.may_be_over(), "another process may have freed one"
+    assert not wait.may_be_over(), "another process uses it"
+    told[0] = NONE
+    assert not wait.may_be_over(), "it is looked for ten times a second"
+    worker.now += SLOTS_READ_S
+    assert wait.may_be_over()
 
 
 @pytest.mark.req("R51")

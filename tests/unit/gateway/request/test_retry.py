@@ -86,6 +86,19 @@ async def test_a_slot_that_another_process_took_is_waited_for_again_in_the_time_
     assert worker.deps.budget.saved == saved, "nothing was sent"
 
 
+@pytest.mark.req("R11")
+async def test_an_adapter_that_cannot_be_loaded_never_begins_an_answer_anew() -> None:
+    worker = Worker("a", "b")
+    tries, story = begun(worker)
+    story.tried.lacked_slot = True
+    story.tried.charge = worker.load_table.charge("a", 10.0, 20.0, worker.now)
+    story.placed.queue_place = QueuedRequest("acme", 2, False, 30, worker.now + 60.0, worker.now, 10, 0)
+    placement = await worker.placed(chat())
+    story.attempt.events = 1
+    assert not tries.may_retry(fault(Kind.LORA_UNAVAILABLE), A, [B], 10.0)
+    assert not tries.returns_to_queue(fault(Kind.LORA_UNAVAILABLE), A, placement)
+
+
 @pytest.mark.req("R1")
 async def test_what_two_engines_may_have_died_of_is_not_tried_on_a_third() -> None:
     worker = Worker("a", "b", "c")
