@@ -71,7 +71,7 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
                 if story.guarded.judging is not None:
                     await join_guards(story, placement)  # 400, 503
                 while not await forward(ask, placement, to, story, deps):  # 502, 503, 504; failing over before the first byte only
-                    placement = await choose_again(ask, placement, to, story, deps)  # it was preempted, or no engine was reached or had a slot
+                    placement = await choose_again(ask, placement, to, story, deps)  # preempted, or no engine or slot was free
                 await keep(ask, story, deps)
                 land(story, deps, None)
                 break
