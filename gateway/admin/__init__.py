@@ -3,7 +3,7 @@
 Every change is one transaction together with its audit row (`call.py`); a change that cannot be audited is not made.
 """
 
-from gateway.admin.api import PREFIX, create_admin_api
+from gateway.admin.api import PREFIX, admin_api_routes, create_admin_api
 from gateway.admin.call import Parts
 
-__all__ = ["PREFIX", "Parts", "create_admin_api"]
+__all__ = ["PREFIX", "Parts", "admin_api_routes", "create_admin_api"]

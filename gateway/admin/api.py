@@ -66,13 +66,22 @@ async def _openapi(request: Request, _call: Asking) -> dict[str, Any]:
 
 
 def create_admin_api(parts: Parts, version: str, routers: Sequence[APIRouter] = ROUTERS) -> FastAPI:
-    """The API over its collaborators.
+    """The API over its collaborators. Raises TableError as `admin_api_routes` does."""
+    api = admin_api_routes(version, routers)
+    api.state.parts = parts
+    return api
+
+
+def admin_api_routes(version: str, routers: Sequence[APIRouter] = ROUTERS) -> FastAPI:
+    """The API without its collaborators, which the caller puts at `state.parts` before the first request.
+
+    The supervisor makes it before it forks: making it touches 10 MB of what FastAPI and pydantic keep, which the admin process would
+    have a copy of afterwards.
 
     Raises:
         TableError: the routes and the table of roles do not match; the gateway does not start.
     """
     api = FastAPI(title="Tidegate admin API", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    api.state.parts = parts
     every = (_own_router, *routers)
     check_table(rows_of(every))
     for router in every:

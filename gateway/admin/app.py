@@ -20,7 +20,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from domain.mistakes import words
-from gateway.admin import PREFIX, Parts, create_admin_api
+from gateway.admin import PREFIX, Parts, admin_api_routes
+from gateway.admin.access import Authenticator
 from gateway.admin.problem import error_reply
 from gateway.admin.server import AdminServer
 from gateway.alerts.watch import AlertCounts
@@ -67,6 +68,8 @@ class ApiRun(Protocol):
         """The collaborators of the admin API."""
         ...
 
+    routes: FastAPI | None
+    """The routes of the API, made before this process was forked; None where they are not."""
     files: FigureWatch | None
     """The counts of files and batches, for metrics; None where files are switched off."""
     headroom: HeadroomWatch
@@ -111,6 +114,7 @@ def create_admin_app(
     pools: Sequence[PoolShown] = (),
     booking: Callable[[], BookingState | None] = lambda: None,
     api: Parts | None = None,
+    routes: FastAPI | None = None,
     rollouts: Callable[[], RolloutFigures | None] = lambda: None,
     alerts: Callable[[], AlertCounts | None] = lambda: None,
     files: Callable[[], Sequence[tuple[str, GaugeRows]]] = lambda: (),
@@ -129,6 +133,7 @@ def create_admin_app(
         pools: the configured pools.
         booking: the state of the shipping of usage to SQL.
         api: the collaborators of the admin API under `/admin/v1`; None leaves the API out.
+        routes: the routes of the API, made before (`admin_api_routes`); None to make them here.
         rollouts: the state of the rollouts, for metrics.
         alerts: what became of budget alerts, for metrics.
         files: samples of the gauges of stored files and batches.
@@ -195,7 +200,7 @@ def create_admin_app(
     async def show_pools() -> Response:
         return Response(msgspec.json.encode({"pools": pools}), media_type="application/json", headers=NO_STORE)
 
-    routes: dict[str, Callable[..., Awaitable[Response]]] = {
+    own: dict[str, Callable[..., Awaitable[Response]]] = {
         "/": index,
         "/backends": backends,
         "/pools": show_pools,
@@ -204,14 +209,34 @@ def create_admin_app(
         "/version": show_version,
         "/metrics": metrics,
     }
-    for path, answer in routes.items():
+    for path, answer in own.items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
     if api is not None:
         seal = SessionSeal(api.pepper.secret, api.entropy, api.wall)
         app.include_router(console_router(api.authenticator, seal, provider))
         app.add_middleware(ConsoleSessions, seal=seal)
-        app.mount(PREFIX, create_admin_api(api, version))
+        mounted = routes or admin_api_routes(version)
+        mounted.state.parts = api
+        app.mount(PREFIX, mounted)
     return app
+
+
+def made_before_forking(version: str) -> FastAPI:
+    """The routes of the admin API (`admin_api_routes`), and caches filled, in the process that the admin process is forked from.
+
+    The first app and the first cipher of a process touch 6 MB that it shares with the one it was forked from, and has a copy of afterwards:
+    what FastAPI, pydantic and the tables of types keep, the list of media types, and the tables of OpenSSL.
+    """
+
+    async def no_workers(*, with_metrics: bool) -> list[WorkerSnapshot]:
+        return []
+
+    async def no_holder(_text: str, _now_unix: float) -> None:
+        return None
+
+    create_admin_app(no_workers, version=version, workers=1)
+    console_router(Authenticator(None, no_holder, lambda: 0.0, lambda: 0.0), SessionSeal(b"", bytes, lambda: 0.0))
+    return admin_api_routes(version)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -278,6 +303,7 @@ async def _serve(
         pools=pools,
         booking=lambda: books.state() if books is not None else None,
         api=running.parts if running is not None else None,
+        routes=running.routes if running is not None else None,
         rollouts=lambda: running.rollouts() if running is not None else None,
         alerts=lambda: running.alerts() if running is not None else None,
         files=lambda: running.files.rows() if running is not None and running.files is not None else (),

@@ -6,6 +6,7 @@ is written inside a page: a name or a prompt that holds markup stays text.
 
 import mimetypes
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final
@@ -66,8 +67,9 @@ class StaticFile(msgspec.Struct, frozen=True):
     etag: str
 
 
-def static_files(folder: Path = STATIC) -> dict[str, StaticFile]:
-    """Every file of the console by its path below `/console/`."""
+@cache
+def static_files(folder: Path = STATIC) -> Mapping[str, StaticFile]:
+    """Every file of the console by its path below `/console/`; read once in a process and those forked from it."""
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():

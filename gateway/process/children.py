@@ -1,9 +1,9 @@
 """The child processes of the supervisor: fork, clean start, ready byte, lifeline, restart; and the supervisor's signal handling.
 
-`fork_child` starts a `Child` in a `Slot`; the child gets a `WorkerSlot`. `next_restart` decides when a child that ended unexpectedly is
-started again, from times alone. `listening_to_signals` turns signals into a readable descriptor. `gateway.process.supervisor` decides when
-to use all of this. Children are forked without exec, so that they share the parent's imported pages; this is safe because the parent has
-one thread and no event loop.
+`fork_child` starts a `Child` in a `Slot`; the child gets a `WorkerSlot`. `run_apart` runs work of the start in a child of its own.
+`next_restart` decides when a child that ended unexpectedly is started again, from times alone. `listening_to_signals` turns signals into
+a readable descriptor. `gateway.process.supervisor` decides when to use all of this. Children are forked without exec, so that they share
+the parent's imported pages; this is safe because the parent has one thread and no event loop.
 """
 
 import ctypes
@@ -223,6 +223,39 @@ def fork_child(index: int, sock: socket.socket, run_dir: Path, entry: Entry, rel
     return Child(pid, index, ready_read, life_write)
 
 
+def run_apart(work: Callable[[], int]) -> int:
+    """Run `work` in a forked child and wait for its end, so that the modules it imports and the memory it takes are gone afterwards.
+
+    Must be called from a process with one thread. The child ends with this process.
+
+    Returns:
+        What `work` returns, an exit code; 1 where it raised, which is on stderr; 128 and the signal's number where one ended it.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() == parent:
+                code = work()
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT  # a terminal sends it to both processes, and the parent says so
+        except BaseException:  # noqa: BLE001 - a forked child must never run on into its parent's code
+            traceback.print_exc()
+        finally:
+            _flush_and_exit(code)
+    _, status = os.waitpid(pid, 0)
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+
+
+def _flush_and_exit(code: int) -> NoReturn:
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
 def _ready_once(fd: int) -> Callable[[], None]:
     descriptors = [fd]
 
@@ -257,10 +290,7 @@ def _run_child(slot: WorkerSlot, entry: Entry, release: Callable[[], None], pare
     except BaseException:  # noqa: BLE001 - a forked child must never run on into its parent's code
         traceback.print_exc()
     finally:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+        _flush_and_exit(code)
 
 
 @contextmanager

@@ -21,20 +21,21 @@ from typing import Protocol
 
 import structlog
 
-from gateway.admin.app import PoolShown, admin_main
+from gateway.admin.app import PoolShown, admin_main, made_before_forking
 from gateway.config.load import ConfigError, Settings, load_settings, load_settings_again
 from gateway.config.read_secrets import read_admin_token, read_every_secret, read_hook_secrets, read_pepper
 from gateway.config.secrets import SecretError
+from gateway.process.children import run_apart
 from gateway.process.file_descriptors import bounded_connections, kept_descriptors
 from gateway.process.hot_restart import this_program
 from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
 from gateway.process.worker import worker_main
 from gateway.telemetry.logs import configure_logs
-from gateway.wiring.admin import api_run_for
+from gateway.wiring.admin import AdminApiRun, api_run_for
 from gateway.wiring.guessed_tokenizers import guessed_vocabularies_for
 from gateway.wiring.limits import CannotStartStore, embedded_server
 from gateway.wiring.requests import VocabularyError, vocabularies_for
-from gateway.wiring.stores import StoreError, bookkeeper_for, prepare_store
+from gateway.wiring.stores import StoreError, bookkeeper_for, import_driver, prepare_store
 from gateway.wiring.traces import installed_version
 from tenancy.counter_url import StoreKind
 
@@ -116,13 +117,19 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         except (ConfigError, SecretError) as error:
             log.error("cannot serve with this configuration", reason=str(error))
             raise SystemExit(1) from None
+
+        def api(slot: WorkerSlot) -> AdminApiRun:
+            run_of_api = api_run_for(current, slot, pepper, token, hook_secrets, check_again)
+            run_of_api.routes = routes
+            return run_of_api
+
         admin_main(
             slot,
             version=installed_version(),
             workers=settings.workers,
             pools=[PoolShown(pool.name, pool.model, pool.dialect, pool.usd_per_hour) for pool in current.pools],
             bookkeeper=lambda: bookkeeper_for(current),
-            api=lambda slot: api_run_for(current, slot, pepper, token, hook_secrets, check_again),
+            api=api,
         )
 
     def check_again(*, new_start: bool) -> None:
@@ -133,20 +140,11 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         configure_logs(settings.log.level, role="store")
         store_main(slot, lambda run_dir: embedded_server(settings, run_dir), CannotStartStore)
 
-    try:
-        # once, before the workers start: they only read the store, and migrating would cost each of them memory for good
-        read_every_secret(settings, new_pepper=new_pepper)
-        # loaded here, so that workers share the memory
-        if settings.auth.jwt:
-            importlib.import_module("jwt")
-        vocabularies_for(settings)
-        asyncio.run(guessed_vocabularies_for(settings))
-        asyncio.run(prepare_store(settings, new_pepper=new_pepper))
-    except (ConfigError, SecretError, StoreError, VocabularyError) as error:
-        print(f"tidegate: {error}", file=sys.stderr)
-        return 1
+    if code := _prepare(settings, new_pepper=new_pepper):
+        return code
     if rehearse:
         return 0
+    routes = made_before_forking(installed_version())
     bounded_connections(settings.data.limits.max_connections, log, kept=kept_descriptors(settings))
     # everything is imported by now and exempt from collection, so that children share these pages with the parent
     gc.collect()
@@ -169,3 +167,40 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
     except CannotStart as error:
         print(f"tidegate: {error}", file=sys.stderr)
         return 1
+
+
+def _prepare(settings: Settings, *, new_pepper: bool) -> int:
+    """Load what children share, and bring the database's schema to this version.
+
+    Returns:
+        The exit code: 0, or 1 with the reason on stderr.
+    """
+
+    def migrated() -> int:
+        try:
+            asyncio.run(prepare_store(settings, new_pepper=new_pepper))
+        except (ConfigError, SecretError, StoreError) as error:
+            print(f"tidegate: {error}", file=sys.stderr)
+            return 1
+        return 0
+
+    try:
+        read_every_secret(settings, new_pepper=new_pepper)
+        # loaded here, so that workers share the memory
+        if settings.auth.jwt:
+            importlib.import_module("jwt")
+        vocabularies_for(settings)
+        asyncio.run(guessed_vocabularies_for(settings))
+        import_driver(settings)
+    except (ConfigError, SecretError, StoreError, VocabularyError) as error:
+        print(f"tidegate: {error}", file=sys.stderr)
+        return 1
+    # without garbage and frozen, so that the collector of the child does not write to what both have
+    gc.collect()
+    gc.freeze()
+    # once, before the workers start, which only read the store; and apart, because what migrates is 8 MB that no process needs afterwards
+    if code := run_apart(migrated):
+        if code > 1:  # ended by a signal, so it has said nothing
+            print(f"tidegate: the database was not prepared (exit {code})", file=sys.stderr)
+        return 1
+    return 0

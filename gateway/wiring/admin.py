@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import structlog
+from fastapi import FastAPI
 
 from domain.adapters import AdapterStore
 from domain.cache_purges import CachePurgeStore
@@ -354,6 +355,7 @@ class AdminApiRun:
         self._hook = _hook_for(settings, hook_secrets.rollouts)
         announce: Callable[[Mapping[str, object]], None] = self._hook.tell if self._hook is not None else lambda _message: None
         self._announce = announce
+        self.routes: FastAPI | None = None
         self._keeper_state: KeeperState | None = None
         workers = WorkersRollouts(self._run_dir)
         self._aborts = RolloutAborts(

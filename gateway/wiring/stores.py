@@ -148,6 +148,15 @@ async def prepare_store(settings: Settings, *, new_pepper: bool = False) -> None
         await engine.dispose()
 
 
+def import_driver(settings: Settings) -> None:
+    """Import what connections to the store need, in the process that others are forked from; nothing is connected to.
+
+    Raises:
+        StoreError: the store's URL is of no store.
+    """
+    open_engine(settings.sql_url)
+
+
 async def _check_pepper(engine: AsyncEngine, pepper: Pepper) -> None:
     """Raises SecretError when the database has keys and the pepper verifies none of them."""
     try:

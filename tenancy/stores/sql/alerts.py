@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tenancy.alerts import AlertsAway, BudgetAlert, Result
 from tenancy.stores.sql.schema import budget_alert
+from tenancy.stores.sql.upsert import insert_into
 
 _FIELDS = BudgetAlert.__struct_fields__
 
@@ -20,14 +20,14 @@ class SqlAlerts:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self._dialect = engine.dialect.name
 
     async def add(self, alerts: Sequence[BudgetAlert]) -> int:
         rows = [{name: getattr(alert, name) for name in _FIELDS} for alert in alerts]
         async with self._transaction() as connection:
             new = 0
             for row in rows:  # one by one: a driver does not count the rows of a statement for many
-                new += (await connection.execute(self._insert(budget_alert).values(**row).on_conflict_do_nothing())).rowcount
+                new += (await connection.execute(insert_into(budget_alert, self._dialect).values(**row).on_conflict_do_nothing())).rowcount
             return new
 
     async def claim(self, now_unix: float, lease_s: float, most: int) -> list[BudgetAlert]:

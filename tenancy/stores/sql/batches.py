@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.batches import OPEN, BatchStatus, LeaseLost, LineResult, StoredBatch, TokenSums, TooManyBatches
@@ -19,6 +18,7 @@ from tenancy.stores.sql.schema import change
 from tenancy.stores.sql.schema_files import BATCH_SUMS, batch, batch_line, stored_file
 from tenancy.stores.sql.transaction import SqlConnections
 from tenancy.stores.sql.unchanged import CachedRead
+from tenancy.stores.sql.upsert import insert_into
 
 BATCHES: Final = "batches"
 """The row of the change counter."""
@@ -117,11 +117,11 @@ class SqlBatches:
     async def note(self, batch_id: str, owner: str, results: Sequence[LineResult]) -> None:
         async with transaction(self._engine) as connection:
             await _hold(connection, batch_id, owner, owner=owner)
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             new = dict.fromkeys(BATCH_SUMS, 0)
             for result in results:  # one by one: a driver does not count the rows of a statement for many
                 row = {"batch_id": batch_id, "line": result.line, "failed": result.failed, "output": result.output}
-                if (await connection.execute(insert(batch_line).values(**row).on_conflict_do_nothing())).rowcount:
+                adding = insert_into(batch_line, connection.dialect.name).values(**row).on_conflict_do_nothing()
+                if (await connection.execute(adding)).rowcount:
                     new["failed" if result.failed else "completed"] += 1
                     for name in TokenSums.__struct_fields__:
                         new[name] += getattr(result.usage, name)

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tenancy.feedback import Feedback, FeedbackAway, FeedbackFull, FeedbackQuery, MeasuredAgreement, RatedRequest
 from tenancy.stores.sql.schema import usage_event
 from tenancy.stores.sql.schema_feedback import feedback, judge_agreement, judge_turn
 from tenancy.stores.sql.transaction import SqlConnections
+from tenancy.stores.sql.upsert import insert_into
 
 WITHIN_S: Final = 10.0
 """Longest wait for the database. SQLite's writers wait 5 s for each other."""
@@ -36,11 +36,10 @@ class SqlFeedback:
         counted = sa.select(sa.literal(1)).where(column.tenant == given.tenant).limit(most + 1).subquery()
         known = sa.select(sa.literal(1)).where(*(column[name] == row[name] for name in _KEY))
         async with _away(), self._engine.begin() as connection:
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             there = await connection.scalar(sa.select(sa.func.count()).select_from(counted)) or 0
             if there >= most and await connection.scalar(known) is None:
                 raise FeedbackFull
-            written = insert(feedback).values(row)
+            written = insert_into(feedback, connection.dialect.name).values(row)
             changed = {name: written.excluded[name] for name in _FIELDS if name not in _KEY}
             await connection.execute(written.on_conflict_do_update(index_elements=_KEY, set_=changed))
 
@@ -70,9 +69,9 @@ class SqlFeedback:
         async with _away(), self._engine.begin() as connection:
             used: int | None = await connection.scalar(taken)
             if used is None:
-                insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
                 first = {"what": TURN, "owner": "", "until_unix": 0.0, "day": day, "tokens": 0}
-                if (await connection.execute(insert(judge_turn).values(first).on_conflict_do_nothing())).rowcount > 0:
+                adding = insert_into(judge_turn, connection.dialect.name).values(first).on_conflict_do_nothing()
+                if (await connection.execute(adding)).rowcount > 0:
                     used = await connection.scalar(taken)
             return used
 
@@ -87,9 +86,9 @@ class SqlFeedback:
     async def keep_agreement(self, measured: MeasuredAgreement) -> None:
         values = {"what": TURN, "at_unix": measured.at_unix, "document": msgspec.json.encode(measured).decode()}
         async with _away(), self._engine.begin() as connection:
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             changed = {name: values[name] for name in ("at_unix", "document")}
-            await connection.execute(insert(judge_agreement).values(values).on_conflict_do_update(index_elements=["what"], set_=changed))
+            into = insert_into(judge_agreement, connection.dialect.name).values(values)
+            await connection.execute(into.on_conflict_do_update(index_elements=["what"], set_=changed))
 
 
 def _rated(row: Any) -> RatedRequest:

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -44,6 +43,7 @@ from tenancy.stores.sql.ledger_rows import (
     total_rows,
 )
 from tenancy.stores.sql.schema import QUARTER_AMOUNTS, USAGE_MARK, usage_event, usage_mark, usage_quarter, usage_total
+from tenancy.stores.sql.upsert import insert_into
 from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, QUARTERS_KEPT_DAYS, LedgerAway, RowsRefused, UsageEvent, WriteResult
 from tenancy.wal_frames import tamed
 
@@ -229,8 +229,8 @@ class SqlUsageStore:
         counts = [sa.func.count().label("requests"), sa.func.sum(free).label("free_requests")]
         sums = [*counts, *(sa.func.sum(event[name]).label(name) for name in QUARTER_AMOUNTS)]
         source = sa.select(begins_s, event.bucket, sa.func.min(event.day).label("day"), *sums).where(new).group_by(quarter, event.bucket)
-        insert_into = postgresql.insert if self._postgres else sqlite.insert
-        insert = insert_into(usage_quarter).from_select(["begins_s", "bucket", "day", *COUNTS, *QUARTER_AMOUNTS], source)
+        into = insert_into(usage_quarter, self._engine.dialect.name)
+        insert = into.from_select(["begins_s", "bucket", "day", *COUNTS, *QUARTER_AMOUNTS], source)
         more = {name: usage_quarter.c[name] + insert.excluded[name] for name in (*COUNTS, *QUARTER_AMOUNTS)}
         return insert.on_conflict_do_update(index_elements=["begins_s", "bucket"], set_=more)
 

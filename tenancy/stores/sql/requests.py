@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from msgspec import structs
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -28,6 +27,7 @@ from tenancy.request_log import (
 )
 from tenancy.stores.sql.ledger_insert import TOGETHER, insert_together
 from tenancy.stores.sql.schema import metadata
+from tenancy.stores.sql.upsert import insert_into
 
 SWEPT_AT_ONCE: Final = 500
 """Rows that one transaction of a sweep removes."""
@@ -86,7 +86,6 @@ class SqlRequests:
     def __init__(self, engine: AsyncEngine) -> None:
         self.kind = engine.dialect.name
         self._engine = engine
-        self._insert = postgresql.insert if self.kind == "postgresql" else sqlite.insert
 
     async def prepare(self) -> None:
         """Create the tables where the database has none: a file of its own, or a database that no gateway has migrated."""
@@ -94,7 +93,7 @@ class SqlRequests:
             await connection.run_sync(lambda inner: metadata.create_all(inner, [request_log, request_content]))
 
     async def add(self, requests: Sequence[LoggedRequest], contents: Sequence[SealedContent]) -> None:
-        into_log = self._insert(request_log).on_conflict_do_nothing()
+        into_log = insert_into(request_log, self.kind).on_conflict_do_nothing()
         async with self._transaction() as connection:
             for start in range(0, len(requests), TOGETHER):
                 some = requests[start : start + TOGETHER]
@@ -103,7 +102,7 @@ class SqlRequests:
                 else:
                     await connection.execute(into_log, list(map(_bounded_row, some)))
             if contents:
-                into_content = self._insert(request_content).on_conflict_do_nothing()
+                into_content = insert_into(request_content, self.kind).on_conflict_do_nothing()
                 await connection.execute(into_content, [_fields(content) for content in contents])
 
     async def page(self, wanted: RequestFilter, order: Order, after: Cursor | None, limit: int) -> list[LoggedRequest]:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.clock import WallClock
@@ -42,6 +41,7 @@ from tenancy.stores.sql.schema_conversations import (
 )
 from tenancy.stores.sql.schema_feedback import erased_feedback, forgotten_feedback, past_feedback
 from tenancy.stores.sql.transaction import SqlConnections
+from tenancy.stores.sql.upsert import insert_into
 
 READ_WITHIN_S: Final = 5.0
 WRITE_WITHIN_S: Final = 10.0
@@ -70,7 +70,8 @@ stored_response = sa.Table(
     sa.Column("sealed", sa.LargeBinary, nullable=False),
     sa.Index("stored_response_by_end", "expires_unix"),
     sa.Index("stored_response_by_user", "end_user", "tenant"),
-    sa.Index("stored_chats", "tenant", "created_unix", sqlite_where=_CHATS, postgresql_where=_CHATS),
+    # the migration, which creates it, has the condition for Postgres too; said here, it would import Postgres' dialect into every process
+    sa.Index("stored_chats", "tenant", "created_unix", sqlite_where=_CHATS),
 )
 """`kid` is the id of the pepper that sealed the row; `bytes` is the size of `sealed`. No index begins with the tenant:
 before it has statistics, Postgres would read all rows of a tenant through such an index for each turn of a conversation; that of chats has
@@ -334,8 +335,7 @@ async def take_room(connection: AsyncConnection, tenant: TenantId, size: int, ma
     more = {"owner": tenant, "size": size, "most": max_bytes}
     if (await connection.execute(_MORE_BYTES, more)).rowcount:
         return True
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    await connection.execute(insert(stored_bytes).values(tenant=tenant, bytes=0).on_conflict_do_nothing())
+    await connection.execute(insert_into(stored_bytes, connection.dialect.name).values(tenant=tenant, bytes=0).on_conflict_do_nothing())
     return bool((await connection.execute(_MORE_BYTES, more)).rowcount)
 
 

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.rollouts import MAX_OPEN, MAX_ROWS, RolloutsFull, RolloutTaken, StoredRollout
 from tenancy.stores.sql.schema import change, rollout, rollout_sums
 from tenancy.stores.sql.transaction import SqlConnections
 from tenancy.stores.sql.unchanged import CachedRead
+from tenancy.stores.sql.upsert import insert_into
 
 COUNTER: Final = "rollouts"
 
@@ -39,7 +39,7 @@ class SqlRolloutStore:
         if not rows:
             return
         async with self._connections.begin() as connection:
-            insert = (postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert)(rollout_sums)
+            insert = insert_into(rollout_sums, connection.dialect.name)
             replacing = insert.on_conflict_do_update(index_elements=list(rollout_sums.primary_key), set_={"sums": insert.excluded.sums})
             await connection.execute(replacing, rows)
 

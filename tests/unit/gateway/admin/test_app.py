@@ -13,9 +13,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from gateway.admin.app import create_admin_app
+from gateway.admin.app import create_admin_app, made_before_forking
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.telemetry.metrics import Metrics
+from tests.admin_harness import OWNER, admin_port
 from tests.timing import timely
 
 WITHIN_S = 60.0
@@ -61,6 +62,17 @@ async def test_livez_never_asks_a_worker(admin: httpx.AsyncClient, workers: Work
     assert (answer.status_code, answer.text) == (200, "ok\n")
     assert (await admin.head("/livez")).status_code == 200
     assert workers.asked == []
+
+
+async def test_routes_that_were_made_before_serve_the_api_they_are_given(tmp_path: Path, workers: Workers) -> None:
+    routes = made_before_forking("1.2.3")
+    async with admin_port(tmp_path) as port:
+        app = create_admin_app(workers.collect, version="1.2.3", workers=1, api=port.parts, routes=routes)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://admin") as client:
+            described = (await client.get("/admin/v1/openapi.json", headers=OWNER)).raise_for_status().json()
+            assert described["info"]["version"] == "1.2.3"
+            assert (await client.get("/admin/v1/tenants", headers=OWNER)).status_code == 200
+            assert (await client.get("/admin/v1/tenants")).status_code == 401
 
 
 async def test_readyz_follows_the_workers(admin: httpx.AsyncClient, workers: Workers) -> None:
