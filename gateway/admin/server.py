@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from email.utils import formatdate
 from typing import Any, Final
 
 import uvicorn
@@ -73,6 +74,7 @@ class AdminConnection(HttpToolsProtocol):
         """Take bytes of a request, within its bounds."""
         if not self._begun:
             self._begun = True
+            self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             self._head_complete = False
             self._raw_bytes = 0
             self._wait(self.head_s)
@@ -173,9 +175,13 @@ class BoundedRequests:
 
 
 class AdminServer(uvicorn.Server):
-    """uvicorn with two changes: it leaves signals alone, and it calls `ready` once the socket is served."""
+    """uvicorn with three changes: it leaves signals alone, calls `ready` once the socket is served, and sleeps until it is told to end.
+
+    uvicorn itself looks ten times a second whether it should, and writes the date for answers; connections of this server do that.
+    """
 
     def __init__(self, app: ASGIApp, ready: Callable[[], None], connection: type[AdminConnection] = AdminConnection) -> None:
+        self._told_to_end = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 BoundedRequests(app),
@@ -191,6 +197,19 @@ class AdminServer(uvicorn.Server):
             )
         )
         self._ready = ready
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether the server was told to end. Setting it, in the server's own thread, ends it."""
+        return self._told_to_end.is_set()
+
+    @should_exit.setter
+    def should_exit(self, told: bool) -> None:
+        (self._told_to_end.set if told else self._told_to_end.clear)()
+
+    async def main_loop(self) -> None:
+        """Serve until the server is told to end."""
+        await self._told_to_end.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from domain.faults import Fault, Kind
 from domain.identity import TenantId
 from gateway.background.detached import DetachedExchange
 from gateway.http.responses.background import BackgroundTranslation, count_events, end_told_by, ended_from_outside
+from gateway.ticks import next_tick
 from tenancy.background import Advance, BackgroundResponse, BackgroundStatus, BackgroundStore, EventBatch
 from tenancy.responses import NoRoomForResponses, ResponsesAway, StoredResponse
 
@@ -293,7 +294,7 @@ class BackgroundRuns:
         """Renew leases, and end what was ended elsewhere, until cancelled."""
         away = False
         while True:
-            await asyncio.sleep(self.times.look_s)
+            await next_tick(self.times.look_s)
             if not self.running:
                 continue
             before = list(self.running.items())

@@ -26,6 +26,7 @@ from gateway.deps import Live, Watch
 from gateway.fleet.loops import Loops, all_over, closed, ended
 from gateway.fleet.shared_polls import SharedPolls
 from gateway.placement.pool_state import PoolStates
+from gateway.ticks import next_tick
 from routing.fleet import Availability, Backend
 from routing.warmth import SLOW_START_S
 
@@ -176,7 +177,7 @@ class HealthWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
-            await asyncio.sleep(EVALUATE_EVERY_S)
+            await next_tick(EVALUATE_EVERY_S)
             self.look()
 
     def look(self) -> None:

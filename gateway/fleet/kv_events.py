@@ -25,6 +25,7 @@ from domain.membership import FOUND, KvEvents, Member
 from gateway.deps import Deps, Live
 from gateway.fleet.loops import ZeroMq
 from gateway.placement.pool_state import PoolStates
+from gateway.ticks import next_tick
 from routing.prefix.engine_blocks import RootOf
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class KvWatch:
         """Watch until cancelled."""
         while True:
             self.look()
-            await asyncio.sleep(TICK_S)
+            await next_tick(TICK_S)
 
     def look(self) -> None:
         """Evaluate every subscription once."""

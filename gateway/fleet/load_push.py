@@ -23,6 +23,7 @@ from domain.membership import FOUND, LoadPush, Member
 from gateway.deps import Deps, Live
 from gateway.fleet.loops import ZeroMq
 from gateway.fleet.signals import SignalBoard
+from gateway.ticks import next_tick
 
 log = structlog.get_logger("tidegate.signals")
 
@@ -111,7 +112,7 @@ class LoadWatch:
         """Watch until cancelled."""
         while True:
             self.look()
-            await asyncio.sleep(TICK_S)
+            await next_tick(TICK_S)
 
     def look(self) -> None:
         """Evaluate every subscription once."""

@@ -19,6 +19,7 @@ from domain.membership import ConnectedSource, Member, MemberSource, Owner, Sele
 from gateway.fleet.loops import Loops
 from gateway.fleet.roster import Roster
 from gateway.fleet.sources import LastGood, OrdersUnreadable
+from gateway.ticks import next_tick
 
 log = structlog.get_logger("tidegate.discovery")
 
@@ -110,7 +111,7 @@ class Membership:
 
     async def _follow_orders(self) -> None:
         while True:
-            await asyncio.sleep(ORDERS_EVERY_S)
+            await next_tick(ORDERS_EVERY_S)
             orders = self._ordered()
             if orders != self._drained:
                 self._drained = orders

@@ -23,6 +23,7 @@ from backends.concurrency_limit import Heard, LimitBounds, Limiter
 from backends.signals import Signals
 from domain.clock import Clock
 from gateway.placement.backend_state import LimitView
+from gateway.ticks import next_tick
 from routing.load import Charge, LoadTable
 from tenancy.ports import CountersAway, Presence
 
@@ -198,7 +199,7 @@ class ReplicaWatch:
         """Send heartbeats until the worker drains, then leave every pool; runs until cancelled."""
         while not self._draining():
             await self.beat()
-            await asyncio.sleep(BEAT_S)
+            await next_tick(BEAT_S)
         with contextlib.suppress(CountersAway):
             await asyncio.gather(*map(self._presence.leave, self._pools))
         await asyncio.Event().wait()  # a loop that returns takes its worker with it

@@ -72,6 +72,7 @@ from gateway.telemetry.logs import Thresholds, configure_logs
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused_connections import RefusedConnections
 from gateway.telemetry.traces import Traces
+from gateway.ticks import to_next_tick
 from gateway.wiring.answers import answers_for
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.files import FileParts, LineEnds
@@ -478,9 +479,9 @@ class _Worker:
 
     async def _sweep(self) -> None:
         while True:
-            slept_at = time.monotonic()
-            await asyncio.sleep(SWEEP_S)
-            self._metrics.count_lag(self._index, max(0.0, time.monotonic() - slept_at - SWEEP_S))
+            slept_at, pause_s = time.monotonic(), to_next_tick(SWEEP_S)
+            await asyncio.sleep(pause_s)
+            self._metrics.count_lag(self._index, max(0.0, time.monotonic() - slept_at - pause_s))
             deps = self._deps
             connections = self._connections
             if deps is not None and connections is not None:

@@ -1,6 +1,5 @@
 """The open holds of one worker's requests, and their heartbeats to the counters."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +10,7 @@ from domain.clock import Clock
 from domain.faults import Kind, Source
 from domain.usage import NO_USAGE, Usage
 from gateway.story import CacheFacts, Story
+from gateway.ticks import next_tick
 from tenancy.estimate import NO_SOUND, used
 from tenancy.hold import BEAT_S, RELEASED, Beat, Closing, Hold, estimated, hit, settled
 from tenancy.limits import Amounts
@@ -206,7 +206,7 @@ class OpenHolds:
         """Send heartbeats until cancelled. Holds without limits have none."""
         idle_since = self._clock()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await next_tick(LOOK_S)
             while beats := self.due(self._clock()):
                 await counters.beat(beats)
                 idle_since = self._clock()

@@ -18,6 +18,7 @@ import structlog
 from domain.clock import WallClock
 from gateway.rollouts.keeper import GatewayWorkers, RolloutTransaction, message
 from gateway.sync.pending import PendingFile
+from gateway.ticks import next_tick
 from policies.rollout.progress import NotNow, abort
 from policies.rollout.state import RolloutStatus, UnreadableRollout, brief, read, standing, state_text
 from tenancy.audit import Entry, canonical
@@ -96,7 +97,7 @@ class RolloutAborts:
     async def run(self) -> None:
         """Try every `EVERY_S` until cancelled."""
         while True:
-            await asyncio.sleep(EVERY_S)
+            await next_tick(EVERY_S)
             await self.write()
 
     async def write(self) -> None:

@@ -16,6 +16,7 @@ import structlog
 from domain.clock import WallClock
 from domain.identity import KeyId
 from gateway.sync.revocations import LOOK_S, PendingRevocations, with_revoked
+from gateway.ticks import next_tick
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
 from tenancy.directory_ports import DirectorySource
@@ -206,7 +207,7 @@ class DirectoryWatch:
     async def _follow_revocations(self, live: DirectoryFollower) -> None:
         # apart from the store's polls, which a store that does not answer holds up for `READ_WITHIN_S`
         while True:
-            await asyncio.sleep(LOOK_S)
+            await next_tick(LOOK_S)
             await self.refuse_revoked(live)
 
     async def close(self) -> None:
@@ -241,7 +242,9 @@ class DirectoryWatch:
             await self._hand_over(live)
 
     async def _pending_revocations(self) -> dict[KeyId, float]:
-        return {} if self._pending is None else await asyncio.to_thread(self._pending.revoked)
+        if self._pending is None:
+            return {}
+        return self._pending.revoked() if self._pending.is_unchanged() else await asyncio.to_thread(self._pending.revoked)
 
     async def _hand_over(self, live: DirectoryFollower) -> None:
         async with self._compiling:  # of two directories that are compiled at once, the one that began last knows all

@@ -54,6 +54,16 @@ class PendingFile(Generic[Entry]):
                 log.error(f"{self._noun} cannot be read", file=str(self._path), reason=str(error)[:200])
         return self._entries
 
+    def is_unchanged(self) -> bool:
+        """Whether `entries` would read nothing. One call of the system, so that a file that nearly never is there needs no thread."""
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            return not self._entries
+        except OSError:
+            return False
+        return (stat.st_mtime_ns, stat.st_ino) == self._mark
+
     def exchange(self, entry: Entry, new: Entry | None) -> None:
         """Put another entry in the place of one, or drop it. Raises OSError."""
         with self.changing:

@@ -15,6 +15,7 @@ import structlog
 from domain.clock import WallClock
 from gateway.process.snapshots import PolicyState
 from gateway.process.worker_link import Answer, ask_every
+from gateway.ticks import next_tick
 from policies.compile import PolicySet
 from policies.load import PolicyFolder
 from policies.rollout.baseline_use import uses_of_baseline
@@ -92,7 +93,7 @@ class PolicyWatch:
     async def run(self) -> None:
         """Poll until cancelled."""
         while True:
-            await asyncio.sleep(POLL_S)
+            await next_tick(POLL_S)
             await self.look()
 
     async def look(self) -> None:

@@ -17,6 +17,7 @@ import structlog
 from domain.clock import WallClock
 from domain.identity import KeyId, TenantId
 from gateway.sync.pending import PendingFile
+from gateway.ticks import next_tick
 from tenancy.accounts import Contents
 from tenancy.audit import Entry, canonical
 from tenancy.directory_ports import DirectoryChange, NotFound
@@ -120,7 +121,7 @@ class RevocationWriter:
     async def run(self) -> None:
         """Try every `WRITE_S` until cancelled."""
         while True:
-            await asyncio.sleep(WRITE_S)
+            await next_tick(WRITE_S)
             try:
                 await self.write()
             except OSError as error:  # a full disk or a read-only folder; the entries stay in force until the next attempt

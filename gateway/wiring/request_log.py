@@ -21,6 +21,7 @@ from gateway.request_log.parquet import ParquetRequests
 from gateway.request_log.reader import RequestLog
 from gateway.request_log.ring import RequestRing
 from gateway.telemetry.otlp import BatchExporter, OtlpSender
+from gateway.ticks import next_tick
 from gateway.wiring.traces import installed_version, own_resource
 from tenancy.keys import Pepper
 from tenancy.request_log import RequestStore
@@ -94,7 +95,9 @@ def request_log_for(settings: Settings, run_dir: Path, pepper: Pepper, purges: C
         sinks.append(ParquetRequests(settings.base_dir / written.parquet, secrets.token_hex(4), written.parquet_days, time.time))
     if written.otlp is not None:
         sinks.append(_log_records(settings, written.otlp))
-    collector = RequestCollector(run_dir, store, prepare, purges, time.time, hours=written.hours, most=written.max_requests, sinks=sinks)
+    collector = RequestCollector(
+        run_dir, store, prepare, purges, time.time, hours=written.hours, most=written.max_requests, sinks=sinks, sleep=next_tick
+    )
     return OpenRequestLog(RequestLog(collector, request_sealer(settings, pepper)), close)
 
 

@@ -31,6 +31,7 @@ from gateway.rollouts.aborts import PendingAborts
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
 from gateway.sync.revocations import PendingRevocations
+from gateway.ticks import next_tick
 from gateway.wiring.request_log import check_request_log
 from policies.compile import PolicySet
 from policies.yaml.problems import ConfigError, Problem
@@ -317,7 +318,11 @@ def bookkeeper_for(settings: Settings) -> Bookkeeper | None:
     engine = open_engine(settings.sql_url)
     store = SqlUsageStore(engine, settings.stores.end_users_per_tenant)
     return Bookkeeper(
-        LedgerShipper(settings.ledger_dir, store, time.time), store, time.time, settings.ledger.retention_days, engine.dispose
+        LedgerShipper(settings.ledger_dir, store, time.time, sleep=next_tick),
+        store,
+        time.time,
+        settings.ledger.retention_days,
+        engine.dispose,
     )
 
 

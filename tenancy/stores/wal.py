@@ -27,7 +27,7 @@ import fcntl
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -101,6 +101,14 @@ def wal_directories(folder: Path) -> list[WalDirectory]:
                 names = [*path.glob("*" + SEALED), *(path.glob("*" + OPEN) if lock is not None else ())]
                 directories.append(WalDirectory(path, tuple(sorted(names)), lock is not None))
     return directories
+
+
+def changed_ns(directories: Sequence[Path]) -> tuple[int, ...]:
+    """When files last came into each directory or left it, in nanoseconds since the epoch; nothing where one of them is gone."""
+    try:
+        return tuple(path.stat().st_mtime_ns for path in directories)
+    except OSError:
+        return ()
 
 
 def remove(folder: Path, part: WalDirectory) -> None:

@@ -27,6 +27,7 @@ import gateway.process.worker
 import gateway.request.holds
 import gateway.rollouts.watch
 import gateway.sync.policies
+import gateway.ticks
 import gateway.wiring.auth
 import gateway.wiring.fleet
 import gateway.wiring.limits
@@ -72,11 +73,13 @@ SLOWED: tuple[tuple[object, str, float], ...] = (
     (gateway.process.worker, "SWEEP_S", 1.5),
     (gateway.fleet.kv_events, "TICK_S", 60.0),
     (gateway.fleet.load_push, "TICK_S", 60.0),
+    (gateway.ticks, "PHASES_S", 0.0),
     (tenancy.stores.valkey.node, "SUSPECT_S", 1.0),
     (tenancy.stores.valkey.watch, "LOOK_S", 4.0),
     (tenancy.stores.valkey.watch, "DELIVER_S", 2.0),
 )
-"""What gateways do by themselves they do less often here: it is most of the work in ten minutes, and little of what can go wrong."""
+"""What gateways do by themselves they do less often here: it is most of the work in ten minutes, and little of what can go wrong. Their
+ticks have no phase, which is drawn anew in each process."""
 DRAWING = (gateway.wiring.limits, gateway.wiring.auth, gateway.wiring.requests)
 """Modules through which chance enters."""
 

@@ -145,3 +145,21 @@ async def test_requests_under_way_are_bounded_and_probes_are_not() -> None:
         assert (await probe).status_code == 200
         assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
         assert (await client.get("/admin/v1/keys")).status_code == 200
+
+
+async def test_a_server_that_nobody_asks_does_not_tick_and_answers_carry_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = 0
+
+    async def on_tick(_server: object, _counter: int) -> bool:
+        nonlocal ticks
+        ticks += 1
+        return False
+
+    monkeypatch.setattr("uvicorn.Server.on_tick", on_tick)
+    dates = iter(["Sun, 29 Nov 2026 09:00:00 GMT", "Sun, 29 Nov 2026 09:00:07 GMT"])
+    monkeypatch.setattr("gateway.admin.server.formatdate", lambda *, usegmt: next(dates) if usegmt else "")
+    async with served() as (port, _), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        answers = [await client.get("/livez") for _ in range(2)]
+    assert [answer.headers["date"] for answer in answers] == ["Sun, 29 Nov 2026 09:00:00 GMT", "Sun, 29 Nov 2026 09:00:07 GMT"]
+    assert [len(answer.headers.get_list("date")) for answer in answers] == [1, 1]
+    assert ticks == 0, "uvicorn looks at each tick whether it should end; this server is told"

@@ -156,3 +156,17 @@ async def test_a_damaged_file_revokes_nobody_and_a_full_one_takes_no_more(site: 
     site.revoke(KeyId("a"))
     with pytest.raises(TooManyPending):
         site.revoke(KeyId("b"))
+
+
+async def test_a_file_says_that_it_is_unchanged_only_while_reading_it_would_say_the_same(site: Outage) -> None:
+    reader = PendingRevocations(site.path.with_name("pending"))
+    assert reader.is_unchanged(), "no file, and no entry known"
+    site.revoke(KeyId("a"))
+    assert not reader.is_unchanged()
+    assert list(reader.revoked()) == ["a"] and reader.is_unchanged()
+    site.revoke(KeyId("b"))
+    assert not reader.is_unchanged()
+    assert list(reader.revoked()) == ["a", "b"] and reader.is_unchanged()
+    site.path.with_name("pending").unlink()
+    assert not reader.is_unchanged()
+    assert reader.revoked() == {} and reader.is_unchanged()

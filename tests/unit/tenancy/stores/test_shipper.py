@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tenancy.stores.shipper import BATCH, TOGETHER_BYTES, LedgerShipper
+import pytest
+
+from tenancy.stores import shipper as shipping
+from tenancy.stores.shipper import BATCH, TOGETHER_BYTES, UNCHANGED_LOOKS, LedgerShipper
 from tenancy.stores.wal import SEALED, claim_new, segment_path
 from tenancy.usage import LedgerAway, UsageEvent, WriteResult
 from tenancy.wal_frames import frame
@@ -66,4 +69,48 @@ async def test_ten_times_the_events_take_ten_times_the_transactions_at_most(tmp_
     assert await shipper.ship()
     assert len(set(store.booked)) == 4000 and len(store.there) == 1 <= 4000 / BATCH + 1
     claim.release()
+    await shipper.close()
+
+
+class Looks:
+    """Counts the looks into directories, and ends the shipper's loop after so many turns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.turns = 0
+        real = shipping.wal_directories
+
+        def counted(folder: Path) -> Any:
+            self.count += 1
+            return real(folder)
+
+        monkeypatch.setattr(shipping, "wal_directories", counted)
+
+    async def turn(self, shipper: LedgerShipper, turns: int) -> int:
+        """Looks into directories in so many turns of the loop."""
+        before, self.turns = self.count, turns
+        with pytest.raises(TimeoutError):
+            await shipper.run()
+        return self.count - before
+
+    async def sleep(self, _seconds: float) -> None:
+        self.turns -= 1
+        if not self.turns:
+            raise TimeoutError
+
+
+async def test_at_rest_directories_are_looked_into_every_fourth_turn_and_at_the_first_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = claim_new(tmp_path / "wal", "w")
+    store, looks = AwayAtFirst(claim.path, away=0), Looks(monkeypatch)
+    shipper = LedgerShipper(tmp_path / "wal", store, lambda: 0.0, sleep=looks.sleep)
+    await looks.turn(shipper, 4)  # what is there is known
+    assert await looks.turn(shipper, 10 * (UNCHANGED_LOOKS + 1)) == 10
+    segment_path(claim.path, 1, SEALED).write_bytes(frame(event(1)))
+    assert await looks.turn(shipper, 1) == 1
+    assert store.booked == ["req-1"], "no turn passes before a sealed segment is booked"
+    claim.release()  # a process that ends changes no file
+    await looks.turn(shipper, 2 * (UNCHANGED_LOOKS + 1))
+    assert not claim.path.exists(), "and is seen at the next look into its directory"
     await shipper.close()
