@@ -47,7 +47,7 @@ class _WantedLine(msgspec.Struct, gc=False):
     """One wanted line."""
 
     at: int
-    """The place of the line break before it."""
+    """The place of the line break before it; 0 for the page's first line."""
     line: bytes
     """The line break, the name, and the labels as they are written."""
     name: str
@@ -70,7 +70,7 @@ class SeriesPlaces:
 
     def found(self, text: bytes, places: list[_WantedLine]) -> None:
         """Remember what a search has found."""
-        known = len(places) <= MAX_PLACES and all(place.at >= 0 for place in places)
+        known = len(places) <= MAX_PLACES
         self._places = sorted(places, key=lambda place: place.at) if known else []
         for place, following in pairwise(self._places):
             place.is_last = place.name != following.name
@@ -88,6 +88,8 @@ class SeriesPlaces:
             line = place.line
             at = place.at + moved
             if at < behind or not text.startswith(line, at):
+                if place.at == 0:
+                    return None  # no line break is before it, by which it would be known for the begin of a line
                 at = text.find(line, max(behind, at - NEAR), max(0, at + NEAR + len(line)))
             number = _VALUE.match(text, at + len(line)) if at >= 0 else None
             if number is None:
@@ -141,7 +143,7 @@ class WantedSeries:
                 if left < 0:
                     raise ValueError(f"the wanted series have more than {MAX_PARTS:,} lines and labels")
                 if number:  # else it is the line of a longer name
-                    found.append(_WantedLine(at - 1, text[max(0, at - 1) : end], series, pairs))
+                    found.append(_WantedLine(max(0, at - 1), text[max(0, at - 1) : end], series, pairs))
                 with contextlib.suppress(ValueError):
                     if isfinite(value := float(number)):
                         samples.append(PrometheusSample(pairs, value))

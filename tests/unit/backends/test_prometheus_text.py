@@ -138,7 +138,11 @@ def test_a_name_that_comes_while_another_line_goes_is_found_within_some_pages() 
     assert found == [False] * SEARCH_EVERY + [True]
 
 
-def test_a_wanted_line_at_the_very_beginning_is_searched_for_each_time() -> None:
+def test_a_wanted_line_at_the_very_beginning_is_read_where_it_is_while_it_is_there() -> None:
     places = SeriesPlaces()
-    for value in (1, 2, 30):
-        assert WANTED.find(b"b %d\nc 1\n" % value, places) == {"b": [PrometheusSample({}, float(value))]}
+    WANTED.find(b"b 1\nc 1\n", places)
+    for value in (2, 30, 4):
+        assert places.again(b"b %d\nc 1\n" % value) == {"b": [PrometheusSample({}, float(value))]}
+    for page in (b"bb 5\nb 2\n", b"c 1\nb 2\n", b"\nb 2\n", b"x b 2\nc 1\n"):
+        assert places.again(page) is None
+        assert WANTED.find(page, SeriesPlaces()) == WANTED.find(page)
