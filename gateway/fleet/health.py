@@ -246,8 +246,9 @@ CHECKS: Final = ""
 """Stands in the place of a pool's name in the keys of the loops that check lost backends; no pool has this name."""
 
 
-REST_TIMES: Final = 4
-"""Pauses between two polls of a backend that is well while nobody asks its pool. A failed poll or a request ends that."""
+REST_TIMES: Final = 3
+"""Pauses between two polls of a backend that is well while nobody asks its pool. A failed poll or a request ends that. By default they are
+3.75 s together at the longest, so that the connection of the last poll is still open: a new one takes longer than a fourth poll saves."""
 
 
 class FleetWatch:

@@ -121,8 +121,16 @@ PUSHED_EVERY_S: Final = 1.0
 counters, which show restarts, progress and rates, all over seconds."""
 
 
-REST_EVERY_S: Final = 1.6
-"""The usual time between readings while nobody asks. With its jitter of a quarter a reading is never as old as `pool_state.STALE_S`."""
+REST_EVERY_S: Final = 1.8
+"""The usual time between readings while nobody asks."""
+REST_JITTER: Final = 0.1
+"""The part by which that time is longer or shorter: a restart of an engine is seen within two seconds, and a reading is never as old as
+`pool_state.STALE_S`. A larger part would take more readings for the same longest pause."""
+
+
+def rest_pause_s(draw: float) -> float:
+    """Seconds between two readings while nobody asks, jittered (`draw` from 0 to 1) so that gateways do not march in step."""
+    return REST_EVERY_S * (1 + REST_JITTER * (2 * draw - 1))
 
 
 def pause_s(every_s: float, took_s: float, draw: float) -> float:
@@ -192,7 +200,7 @@ class SignalWatch:
         asked = self._resting.get(pool_state.name)
         if asked is None:
             asked = self._resting[pool_state.name] = asyncio.get_running_loop().create_future()
-        await asyncio.wait([asked], timeout=max(seconds, pause_s(REST_EVERY_S, 0.0, self._rng.random())))
+        await asyncio.wait([asked], timeout=max(seconds, rest_pause_s(self._rng.random())))
         return asked.done() and asked.result()
 
     def _wake(self, pool: str, here: bool) -> None:
@@ -252,4 +260,4 @@ class SignalWatch:
 
     def _rest_s(self, backend: str) -> float:
         pool_state = self._signal_board.pool_of(backend)
-        return 1.25 * REST_EVERY_S if pool_state is not None and pool_state.rest.at_rest(self._clock()) else 0.0
+        return rest_pause_s(1.0) if pool_state is not None and pool_state.rest.at_rest(self._clock()) else 0.0

@@ -116,7 +116,11 @@ async def test_while_nobody_asks_engines_that_are_well_are_polled_less_often_and
     host = Host()
     host.resting = True
     alone = Host(1).watches[0]
-    for resting, well, due in ((True, True, [False] * 3 + [True] * 2), (True, False, [True] * 5), (False, True, [True] * 5)):
+    for resting, well, due in (
+        (True, True, [False] * (REST_TIMES - 1) + [True] * (6 - REST_TIMES)),
+        (True, False, [True] * 5),
+        (False, True, [True] * 5),
+    ):
         alone._at_rest = lambda _, resting=resting: resting
         assert [alone._due(("p", BACKENDS[0]), well, turns) for turns in range(1, 6)] == due
     await host.round()

@@ -10,7 +10,7 @@ from backends.load_reports import Pushed
 from backends.ports import PollResult
 from backends.signals import Signals
 from gateway.deps import Live
-from gateway.fleet.signals import BUDGET_SHARE, LONGEST_PAUSE_S, REST_EVERY_S, SignalBoard, SignalWatch, pause_s
+from gateway.fleet.signals import BUDGET_SHARE, LONGEST_PAUSE_S, SignalBoard, SignalWatch, pause_s, rest_pause_s
 from gateway.placement.pool_state import STALE_S
 from gateway.placement.rest import AT_REST_S
 from tests.pool_states import charged, grounds_of, released, requests_on
@@ -171,7 +171,7 @@ async def test_a_pool_at_rest_is_read_every_two_seconds_and_its_first_request_ha
     resting = asyncio.create_task(watch.pause("a", 0.0))
     await asyncio.sleep(0)
     assert not resting.done()
-    assert 1.0 < pause_s(REST_EVERY_S, 0.0, 0.0) < pause_s(REST_EVERY_S, 0.0, 1.0) < STALE_S
+    assert 1.5 < rest_pause_s(0.0) < rest_pause_s(1.0) <= 2.0 < STALE_S
     assert pool_state.rest.asked(7.0) == 0.0, "there was no request before"
     await resting
     engine.now = 2.0
