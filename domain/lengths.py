@@ -37,22 +37,27 @@ class Lengths:
 
     def add(self, tokens: int, *, cut: bool = False) -> None:
         """Add an answer of `tokens`; `cut` when its cap ended it."""
-        self.add_to(bucket(min(tokens, MAX_TOKENS)), cut)
+        at = bytes((bucket(min(tokens, MAX_TOKENS)),))
+        self.add_all(b"" if cut else at, at if cut else b"")
 
-    def add_to(self, at: int, cut: bool) -> None:
-        """Add an answer whose bucket is known: several histograms note the same one."""
-        counts = self._ended
+    def add_all(self, ended: bytes | bytearray, cut: bytes | bytearray) -> None:
+        """Add the answers that a caller has gathered, at most `MEMORY`, each as its `bucket`: those that ended by themselves, and those
+        that their cap has cut off. They count as equally old."""
+        if ended:
+            self._count(self._ended, ended)
         if cut:
             if self._cut is None:
                 self._cut = array("H", bytes(2 * BUCKETS))
-            counts = self._cut
-        counts[at] += _WEIGHT
-        if at > self._longest:
-            self._longest = at
-        self._total += _WEIGHT
-        self.noted += 1
+            self._count(self._cut, cut)
         if self._total >= 2 * MEMORY * _WEIGHT:
             self._halve()
+
+    def _count(self, counts: "array[int]", buckets: bytes | bytearray) -> None:
+        for at in set(buckets):  # answers of one program are often equally long
+            counts[at] += _WEIGHT * buckets.count(at)
+        self._longest = max(self._longest, *buckets)
+        self._total += len(buckets) * _WEIGHT
+        self.noted += len(buckets)
 
     def quantile(self, share: float) -> int | None:
         """The length in tokens that this share of answers does not exceed; None when there are no answers, or too many were cut off."""
@@ -124,3 +129,4 @@ def longest(at: int) -> int:
 
 
 BUCKETS: Final = bucket(MAX_TOKENS) + 1
+"""Fewer than 256: a bucket is one byte of what callers gather."""

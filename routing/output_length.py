@@ -5,6 +5,9 @@
 Groups, finest first: (tenant, route, template, size of its cap), (tenant, route, template), (tenant, route), (route), everything. A route
 is an endpoint and a model; a template is a keyed hash of the opening system message and tools, the same for all requests of one program.
 Answers that were cut off by their cap are counted as censored (`domain.lengths`). Each worker learns from its own requests.
+
+An answer costs each of its groups one byte. A group counts the answers it has gathered when its quantiles are due, and computes quantiles
+when a request asks for them: the coarser groups of a known program are due as often as its finest one, and are not asked.
 """
 
 from collections import OrderedDict
@@ -15,7 +18,7 @@ from domain.lengths import MAX_TOKENS, Lengths, bucket
 MIN_ANSWERS: Final = 16
 """Answers below which a group is not used, and the next coarser one is."""
 REFRESH: Final = 8
-"""Answers after which a group's quantiles are computed anew; later after every eighth of its answers, at most `RARELY`."""
+"""Answers after which a group's quantiles are due anew; later after every eighth of its answers, at most `RARELY`."""
 RARELY: Final = 64
 """Answers between two computations at most."""
 KNOWN_WELL: Final = 512
@@ -23,7 +26,7 @@ KNOWN_WELL: Final = 512
 ONE_IN: Final = 4
 """Sampling of answers of a well-known group."""
 MAX_GROUPS: Final = 2048
-"""Groups of each kind, 0.7 to 1.2 KB each; the least recently used is forgotten first. Each kind has its own bound, so that a program that
+"""Groups of each kind, 1.1 to 1.6 KB each; the least recently used is forgotten first. Each kind has its own bound, so that a program that
 writes the time into its system message evicts finer groups and no coarser one."""
 
 MEDIAN: Final = 0.5
@@ -46,73 +49,125 @@ class OutputLengths:
     """Quantiles of output lengths, by the features of a request that are known before it is answered."""
 
     def __init__(self, max_groups: int = MAX_GROUPS) -> None:
-        self._kinds: tuple[OrderedDict[object, _Group], ...] = tuple(OrderedDict() for _ in range(5))
+        self._everything = _Group()
+        self._kinds: tuple[OrderedDict[_Group, None], ...] = tuple(OrderedDict() for _ in range(4))
+        """The groups of each kind below everything, the coarsest kind first; in each the least recently used group first."""
         self._max_groups = max_groups
 
     def __len__(self) -> int:
+        """The groups below everything."""
         return sum(map(len, self._kinds))
 
     def note(self, tenant: str, route: str, template: int, tokens: int, cap: int | None) -> None:
         """Learn from a sequence that ended after `tokens` output tokens, with at most `cap` allowed (None: no cap)."""
-        cut = cap is not None and tokens >= cap
-        at = bucket(min(tokens, MAX_TOKENS))
-        keys = _keys(tenant, route, template, cap)
-        finest = self._kinds[0].get(keys[0])
-        if finest is not None and finest.skips():
+        group = self._everything
+        groups: list[_Group] = []
+        for name in (route, tenant, template, _size(cap)):
+            group = group.finer.get(name) or self._group(len(groups), group, name)
+            groups.append(group)
+        if group.skips():
             return
-        for kind, key in zip(self._kinds, keys, strict=True):
-            group = kind.get(key)
-            if group is None:
-                group = kind[key] = _Group()
-                if len(kind) > self._max_groups:
-                    kind.popitem(last=False)
-            kind.move_to_end(key)
+        cut = cap is not None and tokens >= cap
+        at = bucket(tokens if tokens < MAX_TOKENS else MAX_TOKENS)
+        self._everything.add(tokens, at, cut)
+        for kind, group in zip(self._kinds, groups, strict=True):
+            kind.move_to_end(group)
             group.add(tokens, at, cut)
 
     def expect(self, tenant: str, route: str, template: int, cap: int | None) -> Expected:
         """The expected output tokens of one sequence of such a request, at most `cap`."""
-        expected = PRIOR
-        size = cap.bit_length() if cap is not None else 0
-        keys = (tenant, route, template, size), (tenant, route, template), (tenant, route), route, None  # those of `_keys`, without a call
-        for kind, key in zip(self._kinds, keys, strict=True):
-            group = kind.get(key)
-            if group is not None and group.expected is not None:
-                expected = group.expected
+        finer: _Group | None = self._everything
+        known = None
+        for name in (route, tenant, template, _size(cap), None):
+            if finer is None:
                 break
+            if finer.known:
+                known = finer
+            finer = finer.finer.get(name)
+        expected = PRIOR if known is None else known.expected or known.compute()
         if cap is None or cap >= expected.high:
             return expected
         return Expected(min(expected.median, cap), cap)
 
+    def _group(self, kind: int, coarser: "_Group", name: object) -> "_Group":
+        """A new group of this kind, in the place of the least recently used one at the bound. Whatever is finer than a forgotten group is
+        reached no more, and forgotten when its turn comes."""
+        group = coarser.finer[name] = _Group(coarser, name)
+        groups = self._kinds[kind]
+        groups[group] = None
+        if len(groups) > self._max_groups:
+            oldest, _ = groups.popitem(last=False)
+            if oldest.coarser is not None:
+                del oldest.coarser.finer[oldest.name]
+        return group
+
+
+def _size(cap: int | None) -> int:
+    return 0 if cap is None else cap.bit_length()
+
 
 class _Group:
-    __slots__ = ("_due", "_lengths", "_longest", "_sampled", "expected")
+    __slots__ = (
+        "_cut",
+        "_due",
+        "_ended",
+        "_lengths",
+        "_longest",
+        "_longest_then",
+        "_noted",
+        "_sampled",
+        "coarser",
+        "expected",
+        "finer",
+        "known",
+        "name",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, coarser: "_Group | None" = None, name: object = None) -> None:
+        self.coarser = coarser
+        """The group that it is a part of; None for everything."""
+        self.name = name
+        """Its key in that group's `finer`."""
+        self.finer: dict[object, _Group] = {}
+        """The groups that are parts of this one, by what distinguishes them."""
         self._lengths = Lengths()
-        self._longest = 0
+        self._ended = bytearray()
+        """Buckets of the answers since the quantiles were last due."""
+        self._cut = bytearray()
+        """The same of those that their cap has cut off."""
+        self._longest = self._longest_then = 0
+        self._noted = 0
         self._due = MIN_ANSWERS
         self._sampled = 0
+        self.known = False
+        """Whether there were enough answers for quantiles."""
         self.expected: Expected | None = None
+        """The quantiles when they were last due; None until `compute` is asked for them."""
 
     def skips(self) -> bool:
         """Whether the group is known so well that this answer is not noted."""
-        if self._lengths.noted < KNOWN_WELL:
+        if self._noted < KNOWN_WELL:
             return False
         self._sampled += 1
         return self._sampled % ONE_IN != 0
 
     def add(self, tokens: int, at: int, cut: bool) -> None:
-        lengths = self._lengths
-        lengths.add_to(at, cut)
+        (self._cut if cut else self._ended).append(at)
         if tokens > self._longest:
             self._longest = tokens
-        if lengths.noted >= self._due:
+        self._noted += 1
+        if self._noted >= self._due:
             self._due += min(max(REFRESH, self._due // 8), RARELY)
-            # None: too many were cut off for a quantile, and the longest answer seen is a lower bound
-            median, high = lengths.quantiles(MEDIAN, HIGH)
-            self.expected = Expected(self._longest if median is None else median, self._longest if high is None else high)
+            self._lengths.add_all(self._ended, self._cut)
+            self._ended.clear()
+            self._cut.clear()
+            self._longest_then = self._longest
+            self.known, self.expected = True, None
 
-
-def _keys(tenant: str, route: str, template: int, cap: int | None) -> tuple[object, ...]:
-    size = cap.bit_length() if cap is not None else 0
-    return (tenant, route, template, size), (tenant, route, template), (tenant, route), route, None
+    def compute(self) -> Expected:
+        """The quantiles when they were last due."""
+        # None: too many were cut off for a quantile, and the longest answer seen is a lower bound
+        median, high = self._lengths.quantiles(MEDIAN, HIGH)
+        longest = self._longest_then
+        self.expected = Expected(longest if median is None else median, longest if high is None else high)
+        return self.expected

@@ -78,3 +78,13 @@ def test_it_forgets() -> None:
         for at in range(10 * MEMORY):
             lengths.add(tokens, cut=at % 16 == 0)
     assert 40 <= (lengths.quantile(0.9) or 0) <= 45
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.booleans()), max_size=MEMORY))
+def test_answers_gathered_and_added_at_once_count_as_those_added_one_by_one(answers: list[tuple[int, bool]]) -> None:
+    single, gathered = Lengths(), Lengths()
+    for tokens, cut in answers:
+        single.add(tokens, cut=cut)
+    gathered.add_all(*(bytes([bucket(tokens) for tokens, cut in answers if cut is wanted]) for wanted in (False, True)))
+    assert gathered.noted == single.noted == len(answers)
+    assert gathered.quantiles(0.1, 0.5, 0.9) == single.quantiles(0.1, 0.5, 0.9)

@@ -4,6 +4,9 @@ import csv
 import random
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from routing.output_length import MAX_GROUPS, MIN_ANSWERS, PRIOR, Expected, OutputLengths
 
 REAL = Path(__file__).parents[2] / "wire" / "output_lengths" / "requests.csv"
@@ -88,6 +91,44 @@ def test_memory_is_bounded_and_coarse_groups_outlive_a_flood_of_fine_ones() -> N
         lengths.note("quiet", "r", 1, 7, None)
     for template in range(1000):
         lengths.note("loud", "r", template, 900, None)
-    assert len(lengths) <= 8 * 4 + 1
+    assert len(lengths) <= 8 * 4
     assert lengths.expect("quiet", "r", 1, None).median == 7
     assert MAX_GROUPS <= 4096
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.sampled_from([None, 64, 4096])), max_size=400))
+def test_what_is_told_does_not_depend_on_how_often_it_is_asked(answers: list[tuple[int, int | None]]) -> None:
+    """Quantiles are computed when a request asks, of the answers at the time when they were last due."""
+    asked_always, asked_once = OutputLengths(), OutputLengths()
+    for tokens, cap in answers:
+        for lengths in (asked_always, asked_once):
+            lengths.note("t", "r", 1, min(tokens, cap or tokens), cap)
+        asked_always.expect("t", "r", 1, cap)
+        asked_always.expect("t", "r", 2, None)
+    for template, cap in ((1, None), (1, 64), (1, 4096), (2, None)):
+        assert asked_once.expect("t", "r", template, cap) == asked_always.expect("t", "r", template, cap)
+
+
+def test_quantiles_follow_answers_that_have_become_longer() -> None:
+    lengths = OutputLengths()
+    for tokens in (3, 9):
+        for _ in range(10 * MIN_ANSWERS):
+            lengths.note("t", "r", 1, tokens, None)
+        assert lengths.expect("t", "r", 1, None).high == tokens
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), max_size=200))
+def test_groups_come_and_go_within_their_bounds(answers: list[tuple[int, int, int, int]]) -> None:
+    lengths = OutputLengths(max_groups=2)
+    for tenant, route, template, cap in answers:
+        lengths.note(f"t{tenant}", f"r{route}", template, 5, 4**cap)
+        assert len(lengths) <= 2 * 4
+        assert lengths.expect(f"t{tenant}", f"r{route}", template, None).median in (PRIOR.median, 5)
+
+
+def test_a_forgotten_group_is_learnt_anew() -> None:
+    lengths = OutputLengths(max_groups=1)
+    for tenant, tokens in (("a", 3), ("b", 9), ("a", 9)):
+        for _ in range(MIN_ANSWERS):
+            lengths.note(tenant, "r", 1, tokens, None)
+        assert lengths.expect(tenant, "r", 1, None) == Expected(tokens, tokens)
