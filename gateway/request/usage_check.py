@@ -45,8 +45,8 @@ async def check_usage(
         counted = await deps.prompt_counts.count(ask, pool, asked.caller.tenant if asked.caller is not None else "")
         bounds = usage_bounds(ask, counted, context_tokens, seen)
         facts.usage = billable(reported, bounds, seen_bytes)
-    if facts.cached is not None:
-        facts.cached = min(facts.cached, facts.usage.prompt_tokens)
+    if facts.cached is not None and facts.cached > facts.usage.prompt_tokens:
+        facts.cached = facts.usage.prompt_tokens
     if bounds.hold(reported):
         return
     facts.reported = in_words(reported)

@@ -23,7 +23,9 @@ MAX_TOKENS: Final = 10**18
 
 
 def _short(count: int | None) -> int:
-    return 0 if count is None else max(-MAX_TOKENS, min(count, MAX_TOKENS))
+    if count is None:
+        return 0
+    return count if -MAX_TOKENS <= count <= MAX_TOKENS else MAX_TOKENS if count > 0 else -MAX_TOKENS
 
 
 class _TokenDetails(msgspec.Struct, gc=False):
@@ -45,25 +47,26 @@ class ReportedUsage(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
     @property
-    def cached(self) -> int | None:
-        """Prompt tokens that were in the prefix cache; None where the engine does not say, which is not zero."""
-        details = self.prompt_tokens_details or self.input_tokens_details
-        return None if details is None or details.cached_tokens is None else max(0, _short(min(details.cached_tokens, self.prompt_tokens)))
-
-    @property
     def _prompt_of_total(self) -> int:
         """The prompt's part of the total; 0 where there is no total either."""
         return max(0, (self.total_tokens or 0) - (self.completion_tokens or 0))
 
     def value(self) -> Usage:
         """The counts as the engine wrote them, however wrong they are: `gateway.request.usage_check` compares them with the request."""
-        reasoning = self.completion_tokens_details
-        return Usage(
-            prompt_tokens=_short(self.prompt_tokens or self._prompt_of_total),
-            completion_tokens=_short(self.completion_tokens),
-            cached_tokens=self.cached or 0,
-            reasoning_tokens=_short(reasoning.reasoning_tokens if reasoning else self.reasoning_tokens),
-        )
+        return self.counts()[0]
+
+    def counts(self) -> tuple[Usage, int | None]:
+        """The `value`, and the prompt tokens that were in the prefix cache; None where the engine does not say, which is not zero."""
+        prompt_details = self.prompt_tokens_details or self.input_tokens_details
+        cached = None if prompt_details is None else prompt_details.cached_tokens
+        if cached is not None:
+            cached = _short(cached if cached < self.prompt_tokens else self.prompt_tokens)
+            if cached < 0:
+                cached = 0
+        details = self.completion_tokens_details
+        reasoning = self.reasoning_tokens if details is None else details.reasoning_tokens
+        prompt = _short(self.prompt_tokens or self._prompt_of_total)
+        return Usage(prompt, _short(self.completion_tokens), cached or 0, _short(reasoning)), cached
 
 
 class UsageOfChoices(msgspec.Struct, eq=False):

@@ -195,7 +195,7 @@ class StreamTap(_Judge, eq=False):
         """An event that has a `usage` key: the totals, running totals, or null until the totals come."""
         usage = document.usage
         if isinstance(usage, ReportedUsage):
-            self.usage, self.cached = usage.value(), usage.cached  # cumulative in every other dialect, so the last one wins
+            self.usage, self.cached = usage.counts()  # cumulative in every other dialect, so the last one wins
             if self.of_choices is not None:
                 self.usage, self.cached = self.of_choices.sum_with(self.usage, self.cached)
             if self.before and self.usage is not None:
@@ -314,7 +314,7 @@ class PlainTap(_Judge, eq=False):
         if self.fault is not None:
             return b""
         if isinstance(document.usage, ReportedUsage) and self.whole_usage:
-            self.usage, self.cached = document.usage.value(), document.usage.cached
+            self.usage, self.cached = document.usage.counts()
         elif self.endpoint.generates:
             self.answer.said_bytes = said_bytes(kept)
         self.answer.note_event(self.clock())

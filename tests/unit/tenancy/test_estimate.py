@@ -16,6 +16,7 @@ from tenancy.estimate import (
     LIKELY_IMAGE_TOKENS,
     MEDIA_TOKENS,
     TEMPLATE_TOKENS,
+    UsageBounds,
     billable,
     likely_prompt,
     prompt_for_cap,
@@ -156,3 +157,19 @@ def test_speech_is_held_by_what_its_text_makes_at_most() -> None:
     held = worst_case(spoken, None, 1, FREE)
     assert 101 <= held.audio_seconds <= 120
     assert held.audio_bytes == held.audio_seconds * 48_000
+
+
+COUNTS = st.integers(-5, 40)
+
+
+@given(COUNTS, COUNTS, COUNTS, COUNTS, st.integers(0, 20))
+def test_an_honest_report_is_billed_as_it_is_and_every_other_one_within_the_bounds(
+    prompt: int, output: int, cached: int, reasoning: int, most: int
+) -> None:
+    reported, bounds = Usage(prompt, output, cached, reasoning), UsageBounds(3, 20, most, 20)
+    billed = billable(reported, bounds, most)
+    assert bounds.hold(billed)
+    assert 0 <= billed.cached_tokens <= billed.prompt_tokens
+    assert 0 <= billed.reasoning_tokens <= billed.completion_tokens
+    honest = 3 <= prompt <= 20 and 0 <= output <= most and 0 <= cached <= prompt and 0 <= reasoning <= output
+    assert (billed == reported) is honest
