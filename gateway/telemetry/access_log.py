@@ -11,6 +11,7 @@ import stat
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from math import trunc
 from queue import SimpleQueue
 from typing import Final
 
@@ -170,17 +171,20 @@ def _flat(record: Record, end_user: bool, chain_key: str) -> AccessLogEntry:
     usage = record.usage
     ttft_s = record.ttft_s
     decode_s = record.decode_s
-    tokens = NO_TOKENS if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
-    said = NOTHING_SAID if record.guards is None else _guarded(record.guards)
-    routed = NOT_ROUTED if record.routed is None or not chain_key else _routed(record.routed, chain_key)
+    word, by, direction, late, found, failed, unread, version = NOTHING_SAID if record.guards is None else _guarded(record.guards)
+    chain, key, block_tokens, known_tokens, session = (
+        NOT_ROUTED if record.routed is None or not chain_key else _routed(record.routed, chain_key)
+    )
+    rollout, arm = NOT_DEALT if record.dealt is None and record.dealt_prompt is None else _dealt(record)
     gateway_id = record.gateway_id or record.request_id
+    # by place, in the order of the keys: names would fill a dictionary for each line
     return AccessLogEntry(
         datetime.fromtimestamp(record.at_unix, UTC),
         gateway_id,
         record.outcome,
         record.status,
-        int(record.duration_s * 1e6),
-        int(record.overhead_s * 1e6),
+        trunc(record.duration_s * 1e6),
+        trunc(record.overhead_s * 1e6),
         record.endpoint,
         record.model,
         record.tenant,
@@ -191,35 +195,39 @@ def _flat(record: Record, end_user: bool, chain_key: str) -> AccessLogEntry:
         record.backend,
         record.attempts,
         record.stream,
-        *tokens,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.cached_tokens,
+        usage.reasoning_tokens,
         record.closing,
-        None if ttft_s is None else int(ttft_s * 1e6),
-        None if decode_s is None else int(decode_s * 1e6),
+        None if ttft_s is None else trunc(ttft_s * 1e6),
+        None if decode_s is None else trunc(decode_s * 1e6),
         record.events,
-        int(record.queue_s * 1e6),
+        trunc(record.queue_s * 1e6) if record.queue_s else 0,
         record.request_bytes,
         record.reply_bytes,
         record.policy,
         record.engine_request_id if record.engine_request_id != gateway_id else "",
-        ",".join(record.failed),
+        ",".join(record.failed) if record.failed else "",
         record.detail,
         record.lora,
-        int(record.lora_wait_s * 1e6),
+        trunc(record.lora_wait_s * 1e6) if record.lora_wait_s else 0,
         record.cost_nanousd,
         record.price_id,
         record.degraded,
         record.prefill,
-        ",".join(record.hedged),
+        ",".join(record.hedged) if record.hedged else "",
         record.priority_class,
         record.retry,
         record.queued,
         record.queued_ahead,
         record.asked_model,
-        ", ".join(record.steps),
-        "; ".join(record.passed_over),
+        ", ".join(record.steps) if record.steps else "",
+        "; ".join(record.passed_over) if record.passed_over else "",
         record.rule,
         record.pulled_back,
-        *(("", "") if record.dealt is None and record.dealt_prompt is None else _dealt(record)),
+        rollout,
+        arm,
         record.prompt,
         "; ".join([step.words for step in record.fell_back]) if record.fell_back else "",
         record.reported,
@@ -231,28 +239,28 @@ def _flat(record: Record, end_user: bool, chain_key: str) -> AccessLogEntry:
         record.trace_id,
         record.request_id if record.request_id != gateway_id else "",
         f"{record.cache}:{record.not_kept}" if record.not_kept else record.cache,
-        record.saved.total_tokens,
-        None if record.caller_ttft_s is None else int(record.caller_ttft_s * 1e6),
-        guard=said[0],
-        guard_by=said[1],
-        guard_direction=said[2],
-        guard_late=said[3],
-        guard_found=said[4],
-        guard_failed=said[5],
-        guard_unread=said[6],
-        guard_version=said[7],
-        chain=routed[0],
-        chain_key=routed[1],
-        block_tokens=routed[2],
-        known_tokens=routed[3],
-        session=routed[4],
-        audio_seconds=usage.audio_seconds,
-        audio_bytes=usage.audio_bytes,
-        body_us=int(record.body_s * 1e6),
-        lost_us=int(record.lost_s * 1e6),
-        continued=record.continued,
-        limits="; ".join(record.soft_limits) if record.soft_limits else "",
-        slo_missed=",".join([level for level, met in record.promises if not met]) if record.promises else "",
+        0 if record.saved is NO_USAGE else record.saved.total_tokens,
+        None if record.caller_ttft_s is None else trunc(record.caller_ttft_s * 1e6),
+        word,
+        by,
+        direction,
+        late,
+        found,
+        failed,
+        unread,
+        version,
+        chain,
+        key,
+        block_tokens,
+        known_tokens,
+        session,
+        usage.audio_seconds,
+        usage.audio_bytes,
+        trunc(record.body_s * 1e6) if record.body_s else 0,
+        trunc(record.lost_s * 1e6) if record.lost_s else 0,
+        record.continued,
+        "; ".join(record.soft_limits) if record.soft_limits else "",
+        ",".join([level for level, met in record.promises if not met]) if record.promises else "",
     )
 
 
@@ -265,7 +273,7 @@ def _routed(routed: RoutedPrompt, chain_key: str) -> tuple[str, str, int, int, s
     return sampled(request.chain), chain_key, request.block_tokens, known_blocks * request.block_tokens, session
 
 
-NO_TOKENS: Final = (0, 0, 0, 0)
+NOT_DEALT: Final = ("", "")
 NOT_ROUTED: Final[tuple[str, str, int, int, str]] = ("", "", 0, 0, "")
 NOTHING_SAID: Final[tuple[str, str, str, bool, str, str, str, str]] = ("", "", "", False, "", "", "", "")
 

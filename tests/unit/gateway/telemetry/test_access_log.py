@@ -49,6 +49,19 @@ class Later:
         self.asked.append((delay_s, call))
 
 
+def test_a_key_has_the_value_of_the_field_with_its_name() -> None:
+    """Lines are filled by place, so that two keys that change places would go unnoticed by types."""
+    values: dict[str, str | int] = {name: name for name in TEXT_FIELDS}
+    numbers = [field.name for field in msgspec.structs.fields(Record) if field.type is int]
+    values |= {name: 1000 + at for at, name in enumerate(numbers)}
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 3, "reasoning_tokens": 4, "audio_seconds": 5, "audio_bytes": 6}
+    told = json.loads(line_of(msgspec.structs.replace(RECORD, usage=Usage(**usage), **values), end_user=True))
+    expected = values | usage | {"request_id": "gateway_id", "cache": "cache:not_kept"}
+    shared = expected.keys() & {field.name for field in msgspec.structs.fields(access_log.AccessLogEntry)}
+    assert len(shared) > 35
+    assert {name: told[name] for name in shared} == {name: expected[name] for name in shared}
+
+
 def test_a_line_is_flat_and_in_whole_microseconds() -> None:
     assert json.loads(line_of(RECORD)) == {
         "at": "2023-11-14T22:13:20Z",
