@@ -190,7 +190,8 @@ class Health:
 
     def progressed(self, at: float) -> None:
         """Take a sign of progress, seen at this time."""
-        self._progress_at = max(at, self._progress_at)
+        if at > self._progress_at:
+            self._progress_at = at
         if self._timeouts and at > self._timeouts[-1]:
             self._timeouts.clear()
         if self.suspicion and at > self._suspected_at:

@@ -57,4 +57,4 @@ class Reuse:
         """Record how much of an answered prompt the engine had cached; not to be called when the engine does not report it."""
         self._prompt += REUSE_FADE * (prompt_tokens - self._prompt)
         self._cached += REUSE_FADE * (cached_tokens - self._cached)
-        self.share = min(1.0, self._cached / self._prompt)
+        self.share = self._cached / self._prompt if self._cached < self._prompt else 1.0

@@ -36,7 +36,8 @@ class Forgetting:
     def remember(self, expiry: dict[str, int], hold_id: str, until_us: int) -> None:
         """Keep the id in `expiry`, with its time, until then."""
         expiry[hold_id] = until_us
-        self.due_us = min(self.due_us, until_us)
+        if until_us < self.due_us:
+            self.due_us = until_us
         self._ids.append(hold_id)
         self._expiries.append(expiry)
 

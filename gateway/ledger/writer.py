@@ -50,6 +50,8 @@ def usage_event(record: Record) -> UsageEvent | None:
 def _block(record: Record) -> GuardBlock | None:
     """The block by a guard rule of the model that the Record is of, or else of the first one that another model answered for; None where
     no rule of that mode refused anything."""
+    if record.guards is None and not record.fell_back:
+        return None
     judged = [("", record.guards), *[(step.model, step.guards) for step in record.fell_back]]
     model, said = next(((model, said) for model, said in judged if said is not None and said.word == "block"), ("", None))
     if said is None:

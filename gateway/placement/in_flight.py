@@ -50,6 +50,7 @@ class InFlight:
         "batch_at_begin",
         "charge",
         "ended",
+        "held_tokens",
         "interference_s",
         "limiter",
         "predicted_s",
@@ -60,9 +61,9 @@ class InFlight:
     def __init__(self, placement: Placement, backend_id: str, deps: Deps, *, stream: bool) -> None:
         request, load_table, now = placement.request, placement.pool_state.load_table, deps.clock()
         row = load_table.row_of[backend_id]
-        uncached: float = request.prompt_tokens
-        if placement.circumstances.match is not UNMATCHED:
-            uncached -= placement.held_tokens(backend_id) * load_table.trust[row]
+        self.held_tokens = 0.0 if placement.circumstances.match is UNMATCHED else placement.held_tokens(backend_id)
+        """Prompt tokens that the index said the backend holds, trusted or not."""
+        uncached = request.prompt_tokens - self.held_tokens * load_table.trust[row]
         self.backend = backend_id
         self.at = now
         self.queued = load_table.queue_tokens[row]
@@ -193,7 +194,7 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
         if prompt is not None:
             deps.prompts.learn(prompt, placement.pool.name, prompt_tokens)
             if attempt.cached is not None:
-                predicted = placement.held_tokens(in_flight.backend)
+                predicted = in_flight.held_tokens
                 deps.pool_states.note_cached(in_flight.backend, predicted, attempt.cached)
                 placement.pool_state.load_table.reuse.note(prompt_tokens, attempt.cached)
                 deps.count_prefix(placement.pool.name, in_flight.backend, predicted, attempt.cached)
@@ -203,7 +204,7 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
             deps.lengths.note(request.tenant, placement.answers_like, template, per_sequence, ask.max_output_tokens)
     if ask.stream and ask.endpoint.generates and placement.adapter is None and first is not None:
         # with an adapter, the time may include its load; of a recording the tokens are not known
-        cached = attempt.cached if attempt.cached is not None else placement.held_tokens(in_flight.backend)
+        cached = attempt.cached if attempt.cached is not None else in_flight.held_tokens
         deps.count_first_token(placement.pool.name, in_flight.backend, in_flight.predicted_s, first - in_flight.at)
         _calibrate(in_flight, prompt_tokens, cached, first - in_flight.at, (steps, decode_s), deps)
 

@@ -483,18 +483,18 @@ class PoolStates(dict[str, PoolState]):
         self.index.size(backend_id, source.capacity, exact=source.check is not None and not source.useless)
 
     def note_cached(self, backend_id: str, predicted: float, actual: float) -> None:
-        """Adjust the trust in a backend's index entries by the cached tokens of a prompt: predicted by the index, and reported by the
-        engine."""
+        """Adjust the trust in a backend's index entries by the cached tokens of a prompt: the predicted ones, and those of the engine."""
         source = self._sources.get(backend_id)
         if source is None:
             return
         trust = self.trusts.of(backend_id)
-        before = trust.alarm
+        alarm, share = trust.alarm, trust.share
         trust.observe(predicted, actual)
-        if trust.alarm is not before:
+        if trust.alarm is not alarm:
             tell = log.warning if trust.alarm else log.info
             tell("prefix index off" if trust.alarm else "prefix index right again", backend=backend_id, median_error=trust.median_error)
-        self._believe(backend_id, source)
+        if trust.share != share:
+            self._believe(backend_id, source)
 
     def _believe(self, backend_id: str, source: _Source) -> None:
         self._of[backend_id].load_table.set_trust(backend_id, 0.0 if source.disconnected else self.trusts.share(backend_id))

@@ -32,7 +32,7 @@ _ALARM_OVER: Final = 0.4
 class Trust:
     """The trust in one backend, from its start until it is forgotten."""
 
-    __slots__ = ("_actual", "_errors", "_predicted", "_wrong", "alarm")
+    __slots__ = ("_actual", "_errors", "_predicted", "_wrong", "alarm", "share")
 
     def __init__(self) -> None:
         self._predicted = self._actual = PRIOR_TOKENS
@@ -40,11 +40,8 @@ class Trust:
         self._wrong = 0
         self.alarm = False
         """Whether the median error is above 20 % over the last 200 answers that had something cached or predicted."""
-
-    @property
-    def share(self) -> float:
+        self.share = 1.0
         """Factor for the backend's matches, 0 to 1."""
-        return min(1.0, self._actual / self._predicted)
 
     @property
     def median_error(self) -> float:
@@ -61,8 +58,8 @@ class Trust:
         """
         if predicted <= 0 and actual <= 0:
             return
-        off = abs(actual - predicted)
-        error = 0.0 if off <= SLACK_TOKENS else off / max(actual, predicted)
+        off, most = (actual - predicted, actual) if actual > predicted else (predicted - actual, predicted)
+        error = 0.0 if off <= SLACK_TOKENS else off / most
         if len(self._errors) == MEDIAN_WINDOW:
             self._wrong -= self._errors[0] > MAX_MEDIAN_ERROR
         self._errors.append(error)
@@ -71,9 +68,10 @@ class Trust:
             self.alarm = self._wrong * 2 > MEDIAN_WINDOW or (self.alarm and self._wrong > MEDIAN_WINDOW * _ALARM_OVER)
         if predicted > 0:
             # tokens, not ratios, are averaged: a long prompt's prediction weighs more than a short one's
-            came_true = predicted if error == 0.0 else min(actual, predicted)
+            came_true = predicted if error == 0.0 or actual > predicted else actual
             self._predicted += TRUST_RATE * (predicted - self._predicted)
             self._actual += TRUST_RATE * (came_true - self._actual)
+            self.share = 1.0 if self._actual >= self._predicted else self._actual / self._predicted
 
 
 class Trusts:

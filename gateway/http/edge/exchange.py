@@ -315,7 +315,7 @@ class Exchange(msgspec.Struct, eq=False):
         self.written += len(body)
         self.started = True
         end = b"connection: close\r\n\r\n" if close else b"\r\n"
-        connection.write(b"%b%b%b%b%b%b" % (_STATUS_LINES[status], connection.connections.date_line, headers, length, end, body))
+        connection.write(b"".join((_STATUS_LINES[status], connection.connections.date_line, headers, length, end, body)))
         self._finish(close=close)
 
     def start(self, headers: bytes) -> None:

@@ -121,6 +121,7 @@ def test_an_engine_that_says_otherwise_is_believed_less_and_an_alarm_is_raised()
         for _ in range(200):
             pool_states.note_cached("a", 4096.0, 0)
             pool_states.note_cached("b", 4096.0, 4090)
+            assert trust(pool_states, "a") == pool_states.trusts.share("a") < 1.0
     assert trust(pool_states, "a") < 0.1
     assert trust(pool_states, "b") == 1.0
     assert [(line["event"], line["backend"]) for line in said] == [("prefix index off", "a")]
