@@ -49,8 +49,8 @@ class OutputLengths:
     """Quantiles of output lengths, by the features of a request that are known before it is answered."""
 
     def __init__(self, max_groups: int = MAX_GROUPS) -> None:
-        self._everything = _Group()
-        self._kinds: tuple[OrderedDict[_Group, None], ...] = tuple(OrderedDict() for _ in range(4))
+        self._everything = _Group(OrderedDict())
+        self._kinds: tuple[_Kind, ...] = tuple(OrderedDict() for _ in range(4))
         """The groups of each kind below everything, the coarsest kind first; in each the least recently used group first."""
         self._max_groups = max_groups
 
@@ -63,15 +63,15 @@ class OutputLengths:
         group = self._everything
         groups: list[_Group] = []
         for name in (route, tenant, template, _size(cap)):
-            group = group.finer.get(name) or self._group(len(groups), group, name)
+            group = group.finer.get(name) or self._group(self._kinds[len(groups)], group, name)
             groups.append(group)
         if group.skips():
             return
         cut = cap is not None and tokens >= cap
         at = bucket(tokens if tokens < MAX_TOKENS else MAX_TOKENS)
         self._everything.add(tokens, at, cut)
-        for kind, group in zip(self._kinds, groups, strict=True):
-            kind.move_to_end(group)
+        for group in groups:
+            group.kind.move_to_end(group)
             group.add(tokens, at, cut)
 
     def expect(self, tenant: str, route: str, template: int, cap: int | None) -> Expected:
@@ -89,17 +89,19 @@ class OutputLengths:
             return expected
         return Expected(min(expected.median, cap), cap)
 
-    def _group(self, kind: int, coarser: "_Group", name: object) -> "_Group":
+    def _group(self, kind: "_Kind", coarser: "_Group", name: object) -> "_Group":
         """A new group of this kind, in the place of the least recently used one at the bound. Whatever is finer than a forgotten group is
         reached no more, and forgotten when its turn comes."""
-        group = coarser.finer[name] = _Group(coarser, name)
-        groups = self._kinds[kind]
-        groups[group] = None
-        if len(groups) > self._max_groups:
-            oldest, _ = groups.popitem(last=False)
+        group = coarser.finer[name] = _Group(kind, coarser, name)
+        kind[group] = None
+        if len(kind) > self._max_groups:
+            oldest, _ = kind.popitem(last=False)
             if oldest.coarser is not None:
                 del oldest.coarser.finer[oldest.name]
         return group
+
+
+_Kind = OrderedDict["_Group", None]
 
 
 def _size(cap: int | None) -> int:
@@ -119,11 +121,14 @@ class _Group:
         "coarser",
         "expected",
         "finer",
+        "kind",
         "known",
         "name",
     )
 
-    def __init__(self, coarser: "_Group | None" = None, name: object = None) -> None:
+    def __init__(self, kind: "_Kind", coarser: "_Group | None" = None, name: object = None) -> None:
+        self.kind = kind
+        """The groups of its kind."""
         self.coarser = coarser
         """The group that it is a part of; None for everything."""
         self.name = name

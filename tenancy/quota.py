@@ -61,8 +61,8 @@ class _Record(msgspec.Struct, eq=False):
     """One hold in one group. `vector` is what is counted for it now: held while open, charged when reaped."""
 
     plan: CompiledGroup
-    cells: list[list[int]]
-    """The cells of its calendar lines, in the periods it was opened in: it is counted there, whenever it is settled."""
+    cells: list[tuple[int, list[int]]]
+    """Meter and cell of each of its calendar lines, in the periods it was opened in: it is counted there, whenever it is settled."""
     vector: Vector
     delivered: Vector
     """Usage that the last heartbeat reported as delivered; before the first one only the request itself."""
@@ -176,9 +176,9 @@ class TagCounters:
                     self._sweep(now_us)
                 tats[key] = now_us + after
         cells = self._cells_now(plan, now_us) if plan.cells else []
-        for (_, meter, _, _), cell in zip(plan.cells, cells, strict=True):
+        for meter, cell in cells:
             cell[_HELD] += vector[meter]
-            at += 1
+        at += len(cells)
         gauges = self._gauges
         for key, _ in plan.gauges:
             gauges[key] = afters[at]
@@ -314,7 +314,7 @@ class TagCounters:
                 tats[key] = now_us  # it stays until it is swept: the next request of this limit would make it again
         away = _HELD if before == _OPEN else _COUNTED
         to = _HELD if after == _OPEN else _COUNTED
-        for (_, meter, _, _), cell in zip(record.plan.cells, record.cells, strict=True):
+        for meter, cell in record.cells:
             rest = cell[away] - old[meter]
             cell[away] = rest if rest > 0 else 0  # a correction may have taken it away already
             count = cell[to] + new[meter]
@@ -330,14 +330,15 @@ class TagCounters:
             for key, _ in record.plan.gauges:
                 gauges[key] = gauges.get(key, 0) + step
 
-    def _cells_now(self, plan: CompiledGroup, now_us: int) -> list[list[int]]:
+    def _cells_now(self, plan: CompiledGroup, now_us: int) -> list[tuple[int, list[int]]]:
+        """The meter and the cell of each calendar line, in the current periods."""
         cells = []
         periods = self._calendar.periods
-        for kind, _, key, _ in plan.cells:
+        for kind, meter, key, _ in plan.cells:
             cell = self._cells.get(key)
             if cell is None or cell[0] != periods[kind]:
                 cell = self._new_cell(key, periods[kind], now_us)
-            cells.append(cell)
+            cells.append((meter, cell))
         return cells
 
     def _new_cell(self, key: str, period: int, now_us: int) -> list[int]:
