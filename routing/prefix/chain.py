@@ -16,7 +16,10 @@ Chains are comparable wherever the secret is the same: in the workers of a host,
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
+from itertools import chain as joined
+from struct import Struct
 from typing import Final, overload
 
 from xxhash import xxh3_64_intdigest
@@ -69,7 +72,13 @@ def hash_after(last: int, block: bytes) -> int:
     return xxh3_64_intdigest(block, last) >> _CUT
 
 
-def of_text(start: int, text: bytes, block_bytes: int = BLOCK_BYTES, before: Sequence[int] = ()) -> list[int]:
+@lru_cache(maxsize=64)
+def _blocks_of(block_bytes: int) -> Struct:
+    """One block. `iter_unpack` cuts a text into blocks without a slice and its bounds for each."""
+    return Struct(f"{block_bytes}s")
+
+
+def of_text(start: int, text: bytes | memoryview, block_bytes: int = BLOCK_BYTES, before: Sequence[int] = ()) -> list[int]:
     """The chain of a prompt's bytes; an incomplete block at the end has no hash.
 
     Args:
@@ -79,8 +88,9 @@ def of_text(start: int, text: bytes, block_bytes: int = BLOCK_BYTES, before: Seq
     chain = list(before)
     last = chain[-1] if chain else start
     add = chain.append
-    for at in range(len(chain) * block_bytes, len(text) - block_bytes + 1, block_bytes):
-        last = xxh3_64_intdigest(text[at : at + block_bytes], last) >> _CUT
+    whole = memoryview(text)[len(chain) * block_bytes : len(text) // block_bytes * block_bytes]
+    for (block,) in _blocks_of(block_bytes).iter_unpack(whole):
+        last = xxh3_64_intdigest(block, last) >> _CUT
         add(last)
     return chain
 
@@ -125,11 +135,11 @@ class LazyChain(Sequence[int]):
     def __iter__(self) -> Iterator[int]:
         if self._blocks <= STRIDE or len(self._known) == self._blocks:
             return iter(self._up_to(self._blocks))
-        return self._strides()
+        return joined.from_iterable(self._strides())
 
-    def _strides(self) -> Iterator[int]:
+    def _strides(self) -> Iterator[list[int]]:
         for at in range(0, self._blocks, STRIDE):
-            yield from self._up_to(at + STRIDE)[at : at + STRIDE]
+            yield self._up_to(at + STRIDE)[at : at + STRIDE]
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -156,7 +166,7 @@ class LazyChain(Sequence[int]):
         have = len(known)
         blocks = min(blocks, self._blocks)
         if have < blocks:
-            known += of_text(known[-1] if known else self._start, self._data[have * size : blocks * size], size)
+            known += of_text(known[-1] if known else self._start, memoryview(self._data)[have * size : blocks * size], size)
             if blocks == self._blocks:
                 self._data = b""  # not needed any more
         return known

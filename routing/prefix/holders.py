@@ -14,7 +14,7 @@ generation's bit on all its blocks, and forgetting the oldest generation means c
 generation holds whole beginnings of prompts, hence the longest run in one of them is the backend's match.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
@@ -84,29 +84,36 @@ class BlockHolders:
 
     def add(self, bit: int, hashes: Sequence[int]) -> list[int]:
         """Record that the slot of this bit holds these blocks, a prompt's blocks in order; returns the blocks that it held already."""
-        olds = self.use(bit, hashes)
-        return [block for block, old in zip(reversed(hashes), olds, strict=True) if old & bit]
+        again: list[int] = []
+        end = len(hashes)
+        for old, blocks in self.use(bit, hashes):
+            if old & bit:
+                again += hashes[end - blocks : end][::-1]
+            end -= blocks
+        return again
 
-    def use(self, bit: int, hashes: Sequence[int]) -> list[int]:
-        """Record that the slot of this bit holds these blocks, a prompt's blocks in order; returns the bits of those that held each block
-        until now, the last block's first."""
+    def use(self, bit: int, hashes: Sequence[int]) -> list[tuple[int, int]]:
+        """Record that the slot of this bit holds these blocks, a prompt's blocks in order; returns the bits of those that held the blocks
+        until now, each with the number of blocks in a row that they held, the last blocks first."""
         shards = self.shards
         mask = self.mask
         full = self._shard_blocks
         alive = self.alive
         near = full * 3 // 4
-        olds: list[int] = []
-        note = olds.append
+        runs: list[tuple[int, int]] = []
         # blocks of one prompt mostly have the same holders: they share one int
-        old_before = 0
+        old_before = blocks = 0
         new = bit
         for block in reversed(hashes):  # a prompt's beginning is dropped last
             shard = shards[block & mask]
             old = shard.get(block, 0)
-            note(old)
             if old is not old_before:
+                if blocks:
+                    runs.append((old_before, blocks))
+                    blocks = 0
                 old_before = old
                 new = old if old & bit else old & alive | bit
+            blocks += 1
             if new is old:
                 continue
             if not old and (size := len(shard)) >= near:
@@ -119,7 +126,9 @@ class BlockHolders:
         if self._owed >= SWEEP_EVERY:
             self._owed = 0
             self._sweep(SHARD_BLOCKS if len(self._dead) >= HURRY else SHARD_BLOCKS // 8)
-        return olds
+        if blocks:
+            runs.append((old_before, blocks))
+        return runs
 
     def discard(self, bit: int, hashes: Iterable[int]) -> None:
         """Record that the slot of this bit no longer holds these blocks."""
@@ -204,16 +213,14 @@ class _Generation:
 class RecentUse:
     """The cache contents assumed of one backend. `capacity` is in blocks; 0: nothing is assumed."""
 
-    __slots__ = ("_generations", "capacity")
+    __slots__ = ("_generations", "blocks", "capacity")
 
     def __init__(self) -> None:
         self.capacity = 0
+        self.blocks = 0
+        """Distinct blocks that the backend is assumed to hold, and those of `others` since: the sum over the generations. Never more than
+        `capacity`."""
         self._generations: list[_Generation] = []
-
-    @property
-    def blocks(self) -> int:
-        """Distinct blocks that the backend is assumed to hold, and those of `others` since; never more than `capacity`."""
-        return sum(generation.newest for generation in self._generations)
 
     def generations(self) -> list[tuple[int, int]]:
         """The bit of each generation and the blocks that are in no younger one, the oldest first."""
@@ -244,10 +251,12 @@ class RecentUse:
             if generation is not None:
                 generation.newest -= blocks
             youngest.newest += blocks
+        self.blocks += counts.get(None, 0)
         # a generation whose blocks are all in younger ones matches nothing that those do not
         if len(counts) > 1 or None not in counts:
             for generation in [candidate for candidate in generations if candidate.newest <= 0]:
                 generations.remove(generation)
+                self.blocks -= generation.newest
                 close(generation.slot)
         self._shrink(close)
 
@@ -256,13 +265,14 @@ class RecentUse:
         if self._generations:
             self._generations[-1].newest += blocks
             self._generations[-1].others = True
+            self.blocks += blocks
             self._shrink(close)
 
-    def _by_generation(self, bits_by_block: Sequence[int]) -> dict[_Generation | None, int]:
-        """How many of the blocks with these holders are in each generation, counting a block for the youngest that holds it; None: blocks
-        in none."""
+    def _by_generation(self, runs: Sequence[tuple[int, int]]) -> dict[_Generation | None, int]:
+        """How many blocks of these runs, each with its holders, are in each generation, counting a block for the youngest that holds it;
+        None: blocks in none."""
         counts: dict[_Generation | None, int] = {}
-        for bits, blocks in Counter(bits_by_block).items():  # blocks of one prompt mostly have the same holders
+        for bits, blocks in runs:
             youngest = None
             if bits:
                 for generation in reversed(self._generations):
@@ -274,4 +284,6 @@ class RecentUse:
 
     def _shrink(self, close: Callable[[int], None]) -> None:
         while self._generations and (self.blocks > self.capacity or len(self._generations) > MAX_GENERATIONS):
-            close(self._generations.pop(0).slot)
+            oldest = self._generations.pop(0)
+            self.blocks -= oldest.newest
+            close(oldest.slot)
