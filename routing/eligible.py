@@ -50,10 +50,11 @@ def eligible(
     """
     match, adapters, shut, part = circumstances.match, circumstances.adapters, circumstances.shut, circumstances.part
     held = match.blocks
-    prompt = request.prompt_tokens
-    longest_match = max(0.0, prompt - 1.0)  # at least one token is always computed
-    alone_fits = prompt if request.one_prompt else 0
+    prompt, block_tokens = float(request.prompt_tokens), request.block_tokens
+    longest_match = prompt - 1.0 if prompt > 1.0 else 0.0  # at least one token is always computed
+    alone_fits = prompt if request.one_prompt else 0.0
     need = prompt + request.output_tokens
+    kv_fill = choice.kv_fill
     used, capacity = load_table.kv_tokens, load_table.kv_capacity
     limit_tokens = load_table.limit_tokens
     matched: list[float] = []
@@ -61,13 +62,16 @@ def eligible(
     busy: dict[int, str] = {}
     full: dict[int, str] = {}
     for at, row in enumerate(rows):
-        tokens = min(held.get(up[at].id, 0.0) * request.block_tokens, longest_match) * load_table.trust[row] if held else 0.0
+        tokens = 0.0
+        if held and (blocks := held.get(up[at].id)):
+            tokens = float(blocks * block_tokens)
+            tokens = (tokens if tokens < longest_match else longest_match) * load_table.trust[row]
         matched.append(tokens)
         size, fact = capacity[row], load_table.facts[row]
-        if 0 < size <= alone_fits:
-            barred[at] = f"its KV cache holds {size:.0f} tokens, the prompt has {alone_fits}"
+        if 0.0 < size <= alone_fits:
+            barred[at] = f"its KV cache holds {size:.0f} tokens, the prompt has {alone_fits:.0f}"
         if fact is not NO_FACTS and 0 < fact.context_tokens <= alone_fits:
-            barred[at] = f"{CONTEXT} {fact.context_tokens} tokens, the prompt has {alone_fits}"
+            barred[at] = f"{CONTEXT} {fact.context_tokens} tokens, the prompt has {alone_fits:.0f}"
         if load_table.limited:
             load = load_table.loads[row]
             may_lack_room = len(load.charges) >= load_table.bound[row] * part
@@ -75,8 +79,8 @@ def eligible(
             may_lack_room = may_lack_room or load.unbegun_tokens + prompt - tokens > limit_tokens[row] * part
             if may_lack_room and (why := has_no_room(load_table, row, prompt - tokens, part, holds=False)):
                 busy[at] = why
-        if size and used[row] + need - tokens > size * choice.kv_fill and load_table.reporting(row):
-            ever = FULL if need - tokens <= size * choice.kv_fill else ""
+        if size and used[row] + need - tokens > size * kv_fill and load_table.reporting(row):
+            ever = FULL if need - tokens <= size * kv_fill else ""
             full[at] = f"{ever}{used[row]:.0f} of {size:.0f} tokens of its KV cache are promised, it needs {need - tokens:.0f}"
     if adapters is not None and adapters.unable:
         barred.update({at: adapters.unable[backend.id] for at, backend in enumerate(up) if backend.id in adapters.unable})
@@ -108,10 +112,13 @@ def candidates_of(
         rows, matched: theirs, as `eligible` returns them.
     """
     now, match, holder, adapters = circumstances[:4]
+    common = 0.0
+    if match is not UNMATCHED and (common := match.common * request.block_tokens) > request.prompt_tokens - 1.0:
+        common = request.prompt_tokens - 1.0
     return Candidates(
         rows,
         matched,
-        min(match.common * request.block_tokens, request.prompt_tokens - 1.0) if match is not UNMATCHED else 0.0,
+        common,
         () if adapters is None else [0.0 if backend.id in adapters.there else adapters.load_s for backend in backends],
         _position(holder, backends) if holder else -1,
         _shares(backends, now),
@@ -127,10 +134,10 @@ def _position(holder: str, backends: tuple[Backend, ...]) -> int:
 
 
 def _shares(backends: tuple[Backend, ...], now: float) -> Column:
-    started = [backend.warming_since for backend in backends]
-    if not any([since is not None for since in started]):
-        return ()
-    return [share(since, now) for since in started]
+    for backend in backends:
+        if backend.warming_since is not None:
+            return [share(one.warming_since, now) for one in backends]
+    return ()
 
 
 def _doubted(request: RoutingRequest, rows: Sequence[int], load_table: LoadTable, barred: dict[int, str]) -> dict[int, str]:

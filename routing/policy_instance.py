@@ -1,6 +1,7 @@
 """A policy instance: how one tenant's requests are routed. Compiled once, when a policy file is read."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -48,6 +49,26 @@ class PolicyInstance(msgspec.Struct, frozen=True, gc=False):
     params: Strict
     memory: Memory | None
     choice: Choice
+    weights: Any = None
+    """`params` as decisions read them; filled in here."""
+    margins: Any = None
+    """`choice` as decisions read it; filled in here."""
+
+    def __post_init__(self) -> None:
+        """Copy the settings: a model of pydantic takes ten times as long to return an attribute, and a decision reads some thirty."""
+        msgspec.structs.force_setattr(self, "weights", _plain(self.params))
+        msgspec.structs.force_setattr(self, "margins", _plain(self.choice))
+
+
+def _plain(settings: Strict) -> Any:
+    """An object that has the fields of the settings as plain attributes."""
+    fields = type(settings).model_fields
+    return _plain_type(tuple(fields))(*[getattr(settings, name) for name in fields])
+
+
+@lru_cache(maxsize=256)
+def _plain_type(fields: tuple[str, ...]) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Plain", fields, frozen=True, gc=False)
 
 
 DEFAULT: Final = Choice()

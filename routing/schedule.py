@@ -5,7 +5,7 @@ backend a cost, in a large pool each one that may be the best (`short_list.py`);
 cost nearly the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from routing.policy_instance import PolicyInstance
 from routing.ports import UNMATCHED, Circumstances, Held, RoutingRequest
 from routing.registry import POLICIES
 from routing.room import FULL, NO_SLOT, has_no_room
-from routing.short_list import SCORED_ALL, Scored, short_list
+from routing.short_list import SCORED_ALL, short_list
 from routing.tie_break import choose
 
 HAS_ROOM: Final = "room"
@@ -120,15 +120,16 @@ def place(
     scored = short_list(request, pool, load_table, policy_instance, circumstances, rng) if len(pool.up) > SCORED_ALL else None
     if scored is None:
         backends, rows, matched, out = eligible(
-            request, pool.up, load_table.rows(pool.up), load_table, circumstances, policy_instance.choice
+            request, pool.up, load_table.rows(pool.up), load_table, circumstances, policy_instance.margins
         )
         if not rows:
             return Route(policy_instance.name, (), (*pool.not_up, *out), full=any([backend.reason.startswith(FULL) for backend in out]))
         candidates = candidates_of(request, circumstances, backends, rows, matched)
-        scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.params, policy_instance.memory, rng)
-        scored = Scored(backends, out, candidates, scores)
-    backends, out, candidates, scores, others = scored
-    rows = candidates.rows
+        scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.weights, policy_instance.memory, rng)
+        others = 0
+    else:
+        backends, out, candidates, scores, others = scored
+        rows = candidates.rows
     excluded = (*pool.not_up, *out) if out else pool.not_up
     order, why = choose(request, candidates, load_table, scores, policy_instance, rng)
     if held is not Held.SEND and adapters is None and policy_instance.policy.in_seconds and _has_enough(load_table, rows[order[0]], part):
@@ -144,19 +145,23 @@ def place(
         barred = scores.barred
         excluded += tuple([msgspec.structs.replace(backends[i], reason=barred[i]) for i in order if i in barred])
         order = [i for i in order if i not in barred]
-    # `map` and `zip` run without a frame of their own: with two backends a comprehension costs more than what it computes
-    terms = list(zip(*scores.terms, strict=True))
+    in_order = _in_order(order)
     return Route(
         policy_instance.name,
-        tuple(zip(map(backends.__getitem__, order), map(terms.__getitem__, order), strict=True)),
+        tuple(zip(in_order(backends), in_order(list(zip(*scores.terms, strict=True))), strict=True)),
         excluded,
-        costs=tuple(map(scores.cost.__getitem__, order)),
-        matched=tuple(map(candidates.matched.__getitem__, order)),
-        waiting=tuple(map(load_table.waiting.__getitem__, map(rows.__getitem__, order))),
+        costs=in_order(scores.cost),
+        matched=in_order(candidates.matched),
+        waiting=_in_order(in_order(rows))(load_table.waiting),
         params=policy_instance.params,
         why=why,
         others=others,
     )
+
+
+def _in_order(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that returns these places of a column as a tuple. `itemgetter` does so in one call; of one place it returns no tuple."""
+    return itemgetter(*places) if len(places) > 1 else lambda column: tuple([column[at] for at in places])
 
 
 def _has_enough(load_table: LoadTable, row: int, part: float) -> bool:

@@ -70,7 +70,7 @@ def short_list(
     fill = order.mean_fill
     if fill is None or (adapters is not None and len(adapters.there) > MOST_THERE):
         return None
-    choice = policy_instance.choice
+    choice = policy_instance.margins
     drawn = load_table.rows(up)[rng.randrange(len(up))] if explores(request, choice, rng) else -1
     ids, most_blocks = _holders(match.blocks) if match is not UNMATCHED else ((), 0.0)
     there = adapters.there if adapters is not None else ()
@@ -94,8 +94,8 @@ def short_list(
             candidates = candidates_of(request, circumstances, backends, fit, matched)._replace(
                 fill=fill, busy=order.busy_share, drawn=explored
             )
-            scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.params, policy_instance.memory, rng)
-            weight, seconds = beyond(request, candidates, load_table, order, policy_instance.params, (most_tokens, absent_s))
+            scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.weights, policy_instance.memory, rng)
+            weight, seconds = beyond(request, candidates, load_table, order, policy_instance.weights, (most_tokens, absent_s))
             least = min(scores.cost)
             slack = least - weight * entries[0 if count < window else count][0] - seconds
             if slack <= margin_of(least, choice):
@@ -115,6 +115,6 @@ def _holders(held: Mapping[str, float]) -> tuple[list[str], float]:
 
 def _front(order: LoadOrder, policy_instance: PolicyInstance, rng: Rng) -> tuple[int, int]:
     """How many at the front of the order have nearly the same load, and which of them to begin with."""
-    choice, least = policy_instance.choice, order.entries[0][0]
+    choice, least = policy_instance.margins, order.entries[0][0]
     window = bisect_right(order.entries, (least + 0.5 * min(choice.tie_share * least, choice.tie_s), inf))
     return rng.randrange(window) if window > 1 else 0, window

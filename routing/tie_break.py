@@ -39,15 +39,19 @@ def choose(
             return order, ""
         ties = [at for at in order if cost[at] <= bound]
         return _led_by(ties[rng.randrange(len(ties))], order), ""
-    choice = policy_instance.choice
+    choice: Choice = policy_instance.margins
     slo = request.ttft_slo_s
-    sticky_s = choice.sticky_s if slo is None else min(choice.sticky_s, choice.sticky_slo_share * slo)
+    sticky_s = choice.sticky_s
+    if slo is not None and choice.sticky_slo_share * slo < sticky_s:
+        sticky_s = choice.sticky_slo_share * slo
     drawn = candidates.drawn
     if drawn is None:
         drawn = rng.randrange(n) if explores(request, choice, rng) else -1
     if drawn >= 0 and cost[drawn] - least <= sticky_s:
         return _led_by(drawn, order), "explored"
-    margin = max(margin_of(least, choice) - candidates.slack, scores.margin)
+    margin = margin_of(least, choice) - candidates.slack
+    if margin < scores.margin:
+        margin = scores.margin
     holder = candidates.sticky
     if holder >= 0 and cost[holder] - least <= max(sticky_s, margin) and _still_holds(candidates):
         return _led_by(holder, order), "" if holder == best else "session"
@@ -66,7 +70,8 @@ def explores(request: RoutingRequest, choice: Choice, rng: Rng) -> bool:
 
 def margin_of(least: float, choice: Choice) -> float:
     """By how many seconds costs may differ from the least that count as equal."""
-    return min(choice.tie_share * abs(least), choice.tie_s)
+    share_s = choice.tie_share * abs(least)
+    return share_s if share_s < choice.tie_s else choice.tie_s
 
 
 def _led_by(first: int, order: list[int]) -> list[int]:

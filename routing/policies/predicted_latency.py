@@ -94,30 +94,20 @@ class Params(Strict):
 
 def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula."""
-    rows = candidates.rows
-    matched = candidates.matched
-    tokens = float(request.prompt_tokens)
-    output = float(request.output_tokens)
-    fixed_s = load_table.prefill_s
-    token_s = load_table.prefill_s_token
-    ctx_s = load_table.prefill_s_token_ctx
-    step_s = load_table.step_s
-    seq_s = load_table.step_s_seq
-    kv_s = load_table.step_s_token
-    requests = load_table.requests
-    decoding = load_table.decoding
-    decoding_ctx = load_table.decoding_ctx
-    queued = load_table.queue_tokens
-    queued_ctx = load_table.queue_ctx
-    facts = load_table.facts
-    reuse = load_table.reuse.share
-    w_t = params.ttft
-    w_r = _price(candidates, load_table, params)
-    mean_ctx = tokens + 0.5 * output
+    rows, matched = candidates.rows, candidates.matched
+    tokens, output = float(request.prompt_tokens), float(request.output_tokens)
+    need, mean_ctx = tokens + output, tokens + 0.5 * output
+    fixed_s, token_s, ctx_s = load_table.prefill_s, load_table.prefill_s_token, load_table.prefill_s_token_ctx
+    step_s, seq_s, kv_s = load_table.step_s, load_table.step_s_seq, load_table.step_s_token
+    requests, decoding, decoding_ctx = load_table.requests, load_table.decoding, load_table.decoding_ctx
+    queued, queued_ctx, facts = load_table.queue_tokens, load_table.queue_ctx, load_table.facts
+    used, capacity = load_table.kv_tokens, load_table.kv_capacity
+    w_t, w_r, w_m = params.ttft, _price(candidates, load_table, params), params.memory_s * load_table.reuse.share
     queue: list[float] = []
     prefill: list[float] = []
     recompute: list[float] = []
     steps: list[float] = []
+    crowded: list[float] = []
     for row, held in zip(rows, matched, strict=True):
         uncached = tokens - held
         a_token_s, a_ctx_s, at_work = token_s[row], ctx_s[row], decoding[row]
@@ -135,13 +125,23 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
         prefill.append(w_t * (fixed_s[row] + own_s + step - base_s))
         recompute.append(w_r * own_s)
         steps.append(step + seq_s[row] + kv_s[row] * mean_ctx)
+        k = (used[row] + need - held) / size if (size := capacity[row]) else 0.0
+        if k > FULL:
+            k = FULL
+        crowded.append(w_m * k / (1.0 - k))
+    if not all(map(capacity.__getitem__, rows)):
+        crowded = _without_gaps(crowded, rows, capacity)
     least = min(steps)
-    crowded = _memory(rows, matched, load_table, tokens + output, params.memory_s * reuse)
-    adapter = [w_t * seconds for seconds in candidates.lora_s] if candidates.lora_s else [0.0] * len(rows)
+    nothing = [0.0] * len(rows)
+    adapter = [w_t * seconds for seconds in candidates.lora_s] if candidates.lora_s else nothing
     out_w = params.decode * output * params.horizon / (output + params.horizon)
-    decode = [out_w * (step - least) for step in steps]
-    cost = [sum(parts) for parts in zip(queue, prefill, adapter, recompute, decode, crowded, strict=True)]
-    late = crossing = [0.0] * len(rows)
+    decode: list[float] = []
+    cost: list[float] = []
+    for at, step in enumerate(steps):
+        later_s = out_w * (step - least)
+        decode.append(later_s)
+        cost.append(queue[at] + prefill[at] + adapter[at] + recompute[at] + later_s + crowded[at])
+    late = crossing = nothing
     promised = request.tpot_slo_s
     if promised is not None and least <= promised:
         late = [params.late_s if step > promised else 0.0 for step in steps]
@@ -163,7 +163,7 @@ def _price(candidates: Candidates, load_table: LoadTable, params: Params) -> flo
         fill = candidates.fill
         if fill is None:
             used, capacity = load_table.kv_tokens, load_table.kv_capacity
-            fills = [min(1.0, used[row] / capacity[row]) for row in rows if capacity[row]]
+            fills = [used[row] / capacity[row] if used[row] < capacity[row] else 1.0 for row in rows if capacity[row]]
             fill = sum(fills) / len(fills) if fills else 0.0
         fill = min(SHORT, fill)
         price = params.recompute * reuse * fill / (1.0 - fill)
@@ -177,24 +177,11 @@ def _price(candidates: Candidates, load_table: LoadTable, params: Params) -> flo
     return price
 
 
-def _memory(rows: Sequence[int], matched: Column, load_table: LoadTable, need: float, weight_s: float) -> Column:
-    used = load_table.kv_tokens
-    capacity = load_table.kv_capacity
-    seconds = [0.0] * len(rows)
-    unknown = 0
-    for at, row in enumerate(rows):
-        size = capacity[row]
-        if size:
-            k = (used[row] + need - matched[at]) / size
-            if k > FULL:
-                k = FULL
-            seconds[at] = weight_s * k / (1.0 - k)
-        else:
-            unknown += 1
-    if 0 < unknown < len(rows):  # an unknown fill must not look like an empty cache
-        mean = sum(seconds) / (len(rows) - unknown)
-        seconds = [known_s if capacity[row] else mean for known_s, row in zip(seconds, rows, strict=True)]
-    return seconds
+def _without_gaps(crowded: list[float], rows: Sequence[int], capacity: Column) -> list[float]:
+    """The seconds of `memory`, with the mean of the others for a backend whose cache is not known: it must not look like an empty one."""
+    known = sum([capacity[row] > 0.0 for row in rows])
+    mean = sum(crowded) / known if known else 0.0
+    return [known_s if capacity[row] else mean for known_s, row in zip(crowded, rows, strict=True)]
 
 
 def beyond(

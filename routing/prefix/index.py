@@ -81,7 +81,10 @@ class Predictions:
         for block, found in zip(chain, list(map(groups.get, chain)), strict=True):
             if found is not old:
                 old = found
-                standing = [one for one in old or () if one.holder is not holder and one.until > now and one.holder.bit]
+                standing: list[Prediction] = []
+                for earlier in found or ():
+                    if earlier.holder is not holder and earlier.until > now and earlier.holder.bit:
+                        standing.append(earlier)
                 group = (*standing, prediction)
             groups[block] = group
         self._queue.append(prediction)
