@@ -471,12 +471,13 @@ class LoadTable:
         One function with comparisons instead of `min` and `max`, because it runs three times in each request.
         """
         row = self.loads[at]
-        own = len(row.charges)
-        begun = row.begun_count
-        unbegun_tokens, unbegun_ctx, begun_ctx, own_kv = row.unbegun_tokens, row.unbegun_ctx, row.begun_ctx, row.kv
+        # integers are summed before floats come in: an operation with one of each takes six times as long
+        own = float(len(row.charges))
+        begun = float(row.begun_count)
+        unbegun_tokens, unbegun_ctx, begun_ctx, own_kv = float(row.unbegun_tokens), row.unbegun_ctx, row.begun_ctx, row.kv
         reported = row.reported_waiting or 0.0
-        waiting = reported + row.new_unbegun - row.started
-        requests = (row.reported_running or 0.0) + reported + row.new - row.ended
+        waiting = reported + (row.new_unbegun - row.started)
+        requests = (row.reported_running or 0.0) + reported + (row.new - row.ended)
         since_tokens, since_kv = row.new_unbegun_tokens - row.started_tokens, row.new_kv - row.ended_kv
         siblings = row.siblings
         if siblings is not row.siblings_then:
@@ -485,16 +486,16 @@ class LoadTable:
             since_tokens, since_kv = since_tokens + more.unbegun_tokens, since_kv + more.kv_tokens
         if siblings is not NO_SIBLINGS:
             own, unbegun, unbegun_tokens, unbegun_ctx, begun_ctx, own_kv = msgspec.structs.astuple(row.own() + siblings)
-            begun = own - unbegun
+            own, begun, unbegun_tokens = float(own), float(own - unbegun), float(unbegun_tokens)
         own_unbegun = own - begun
         if requests < own:
             waiting += min(own - requests, siblings.unbegun)  # sent since the report, by siblings: they are not in it
-            requests = float(own)
+            requests = own
         if waiting < 0.0:
             waiting = 0.0
         if waiting > requests - begun:
             waiting = requests - begun
-        queue = float(unbegun_tokens)
+        queue = unbegun_tokens
         if row.reported_queue is None:
             if waiting > own_unbegun:
                 queue += (waiting - own_unbegun) * self._mean_prompt
@@ -508,11 +509,14 @@ class LoadTable:
         if queue > unbegun_tokens:
             ctx += (queue - unbegun_tokens) * self._mean_ctx
         running = requests - waiting
-        decoding, decoding_ctx = float(begun), float(begun_ctx)
+        decoding, decoding_ctx = begun, float(begun_ctx)
         if (others := running - own) > 0.0:
             decoding += others
             decoding_ctx += others * self._mean_sequence
-        self._note_move(at, (requests, running, waiting, queue, kv, ctx, decoding, decoding_ctx, capacity))
+        alone = (requests, running, waiting, queue, kv, ctx, decoding, decoding_ctx, capacity)
+        if alone != row.alone:
+            row.alone = alone
+            self.moved.add(at)
         self.requests[at] = requests
         self.running[at] = running
         self.waiting[at] = waiting
@@ -529,10 +533,3 @@ class LoadTable:
             row.peak_queue_tokens = queue
         if kv > row.peak_kv_tokens:
             row.peak_kv_tokens = kv
-
-    def _note_move(self, at: int, alone: tuple[float, ...]) -> None:
-        """Keep the merged values of this row, and that it has moved if they differ from those before."""
-        row = self.loads[at]
-        if alone != row.alone:
-            row.alone = alone
-            self.moved.add(at)

@@ -24,17 +24,19 @@ def limit_statuses(
     """How the lines of a plan stand at `afters`, which include the `vector` of this decision."""
     statuses: list[LimitStatus] = []
     for ready, after in zip(plan.lines, afters, strict=True):
-        kind, meter, _, amount, burst, burst_us, each_us, soft, line = ready
+        kind, amount, soft = ready.kind, ready.amount, ready.soft
         if kind == RATE:
-            left_us = burst_us - after
+            left_us, each_us = ready.burst_us - after, ready.each_us
             remaining = 0 if left_us <= 0 else left_us // each_us if each_us else left_us * amount // MINUTE_US
-            if remaining > burst:
-                remaining = burst
-            statuses.append(LimitStatus(line, remaining, after, soft > 0 and _crossed(ready, vector[meter], remaining, after)))
+            if remaining > ready.burst:
+                remaining = ready.burst
+            crossed = soft > 0 and _crossed(ready, vector[ready.meter], remaining, after)
+            statuses.append(LimitStatus(ready.line, remaining, after, crossed))
         else:
             end_us = ends_us[kind]
             reset_us = end_us - now_us if end_us and after else 0
-            statuses.append(LimitStatus(line, amount - after if after < amount else 0, reset_us, after >= soft > after - vector[meter]))
+            crossed = after >= soft > after - vector[ready.meter]
+            statuses.append(LimitStatus(ready.line, amount - after if after < amount else 0, reset_us, crossed))
     return tuple(statuses)
 
 

@@ -236,13 +236,22 @@ def billable(usage: Usage, bounds: UsageBounds, seen_bytes: int) -> Usage:
     Args:
         seen_bytes: bytes of the answer as it came.
     """
-    above = usage.prompt_tokens > bounds.prompt_most
-    prompt = bounds.prompt_billed if above else max(bounds.prompt_least, usage.prompt_tokens)
-    output = max(0, usage.completion_tokens)
-    if output > bounds.output_most:
-        output = min(bounds.output_most, seen_bytes)
-    cached, reasoning = max(0, min(usage.cached_tokens, prompt)), max(0, min(usage.reasoning_tokens, output))
-    return Usage(prompt, output, cached, reasoning, min(usage.audio_seconds, bounds.seconds_most), usage.audio_bytes)
+    prompt, output, cached, reasoning = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens
+    if prompt > bounds.prompt_most:
+        prompt = bounds.prompt_billed
+    elif prompt < bounds.prompt_least:
+        prompt = bounds.prompt_least
+    # comparisons instead of `min` and `max`, because this runs for each request, and nearly every count is within its bounds
+    if not 0 <= output <= bounds.output_most:
+        output = max(0, min(output, bounds.output_most, seen_bytes))
+    if not 0 <= cached <= prompt:
+        cached = max(0, min(cached, prompt))
+    if not 0 <= reasoning <= output:
+        reasoning = max(0, min(reasoning, output))
+    seconds = usage.audio_seconds
+    if seconds > bounds.seconds_most:
+        seconds = bounds.seconds_most
+    return Usage(prompt, output, cached, reasoning, seconds, usage.audio_bytes)
 
 
 SHARE: Final = 0.95

@@ -8,6 +8,8 @@ algorithm); `ahead` is how far that lies in the future. Everything is an integer
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tenancy.grant import digest_of_label
 from tenancy.limits import MAX_RATE, MINUTE_US, OTHER_LABEL, Group, LimitLine, LimitWindow, Rolling, Window
 from tenancy.periods import QUARTER_S, period_around
@@ -67,7 +69,7 @@ OTHERS: Final = digest_of_label(OTHER_LABEL)
 """Digest of the label that all end users beyond the bound share."""
 
 
-class CompiledLimit(NamedTuple):
+class CompiledLimit(msgspec.Struct, frozen=True, gc=False):
     """A limit line, compiled: everything is worked out that no request changes."""
 
     kind: int
@@ -182,7 +184,9 @@ def shared_plan(own: CompiledGroup) -> CompiledGroup:
     """The plan for an end user beyond the bound: its own lines count in the state that all end users beyond the bound share. Callers
     see them as the limits per end user that they are."""
     tail = ":" + own.label
-    return compile_group(line._replace(key=line.key[: -len(own.label)] + OTHERS) if line.key.endswith(tail) else line for line in own.lines)
+    return compile_group(
+        msgspec.structs.replace(line, key=line.key[: -len(own.label)] + OTHERS) if line.key.endswith(tail) else line for line in own.lines
+    )
 
 
 def left_of_rate(line: CompiledLimit, ahead_us: int) -> int:

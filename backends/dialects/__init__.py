@@ -50,12 +50,12 @@ def body_for(dialect: Dialect, fields: bytes, served_model: str, *, cache_salt: 
         cache_salt: the tenant's salt, for endpoints that take one (`Dialect.salts`); written under the dialect's field name.
         priority: the member with the priority (`Priority.written`); empty for none.
     """
-    front = b'{"model":%b' % msgspec.json.encode(served_model)
+    model, salt = msgspec.json.encode(served_model), b""
     if cache_salt is not None and dialect.isolation is not None:
-        front += b",%b:%b" % (msgspec.json.encode(dialect.isolation.field), msgspec.json.encode(cache_salt))
-    if priority:
-        front += b"," + priority
-    return front + (b"}" if fields == b"{}" else b",%b" % fields[1:])
+        salt = b",%b:%b" % (msgspec.json.encode(dialect.isolation.field), msgspec.json.encode(cache_salt))
+    comma, rest = (b"", b"}") if fields == b"{}" else (b",", memoryview(fields)[1:])
+    # one copy of what may be megabytes
+    return b"".join((b'{"model":', model, salt, b"," + priority if priority else b"", comma, rest))
 
 
 def form_for(fields: bytes, served_model: str, upload: bytes) -> tuple[bytes, bytes]:

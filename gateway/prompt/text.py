@@ -50,6 +50,7 @@ _OPENING: Final = re.compile(rb'\[(\{"role":"(?:system|developer)","content":")'
 _NO_OPENING: Final = (b'[{"role":"user"', b'[{"role":"assistant"')
 _NEXT: Final = b'"},{"'
 _NOTHING: Final = (b"null", b"[]", b"{}")
+_NO_FRAME: Final = APART | PROMPT_FIELDS
 
 
 class _Speaker(msgspec.Struct):
@@ -90,11 +91,12 @@ def prompt_bytes(ask: Ask) -> PromptBytes:
     Of several prompts in one request the first one stands for all: each is a sequence of its own.
     """
     raw = ask.fields[ask.prompt_at[0] : ask.prompt_at[1]]
-    frame_fields = ask.names - APART - PROMPT_FIELDS
+    frame_fields = ask.names - _NO_FRAME
     frame = _frame(ask, sorted(frame_fields)) if frame_fields else b""
     if ask.endpoint.has_messages:
         media = 0
-        if _PARTS in raw:
+        # a search for one sign is memchr, ten times as fast as one for several, and most prompts have no list inside the first one
+        if raw.find(b"[", 1) > 0 and _PARTS in raw:
             raw, media = _digested(raw)
         opening = b"" if raw.startswith(_NO_OPENING) else _opening(raw)
         # the list of messages without its closing bracket, so that a further message only adds to the text
@@ -111,7 +113,9 @@ def _opening(raw: bytes) -> bytes:
     """The system message at the beginning of the messages; empty where there is none."""
     if _OPENING.match(raw):
         # the content is one text, and a quote inside a text has a backslash in front of it: the message ends here
-        end = raw.find(_NEXT)
+        end = raw.find(b"}") - 1
+        if not raw.startswith(_NEXT, end):  # that brace stands in the text, or is the last message's
+            end = raw.find(_NEXT)
         return raw[1 : end + 2] if end > 0 else raw[1:-1]
     if not raw:
         return b""
