@@ -149,9 +149,10 @@ class LazyChain(Sequence[int]):
 
     def __getitem__(self, index: int | slice) -> int | list[int]:
         if isinstance(index, slice):
-            span = range(self._blocks)[index]
-            known = self._up_to(max(span[0], span[-1]) + 1) if span else self._known
-            return known[index] if len(known) == self._blocks else [known[at] for at in span]
+            begin, end, step = index.indices(self._blocks)
+            if step > 0:
+                return self._up_to(end)[begin:end:step]
+            return self._up_to(self._blocks)[index]
         at = range(self._blocks)[index]
         return self._up_to(at + 1)[at]
 

@@ -92,9 +92,14 @@ class BlockHolders:
             end -= blocks
         return again
 
-    def use(self, bit: int, hashes: Sequence[int]) -> list[tuple[int, int]]:
+    def use(self, bit: int, hashes: Sequence[int], *, beginnings: bool = False) -> list[tuple[int, int]]:
         """Record that the slot of this bit holds these blocks, a prompt's blocks in order; returns the bits of those that held the blocks
-        until now, each with the number of blocks in a row that they held, the last blocks first."""
+        until now, each with the number of blocks in a row that they held, the last blocks first.
+
+        Args:
+            beginnings: whether the slot is only ever used for whole beginnings of prompts. As long as no block was dropped at the bound, it
+                holds all that comes before a block that it holds, so that the walk ends there and reports the rest as one run.
+        """
         shards = self.shards
         mask = self.mask
         full = self._shard_blocks
@@ -112,7 +117,15 @@ class BlockHolders:
                     runs.append((old_before, blocks))
                     blocks = 0
                 old_before = old
-                new = old if old & bit else old & alive | bit
+                if old & bit:
+                    new = old
+                    if beginnings and not self.crowded:
+                        blocks = len(hashes)
+                        for _, behind in runs:
+                            blocks -= behind
+                        break
+                else:
+                    new = old & alive | bit
             blocks += 1
             if new is old:
                 continue
@@ -244,7 +257,7 @@ class RecentUse:
                 return  # it would fill another generation with the same blocks
             generations.append(_Generation(open_slot()))
         youngest = generations[-1]
-        counts = self._by_generation(holders.use(youngest.bit, chain))
+        counts = self._by_generation(holders.use(youngest.bit, chain, beginnings=True))
         if counts.get(youngest) == len(chain):
             return
         for generation, blocks in counts.items():

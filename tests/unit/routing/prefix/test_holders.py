@@ -122,3 +122,20 @@ def test_a_slot_is_not_used_again_before_its_blocks_are_swept() -> None:
 def test_an_index_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="holds nothing"):
         BlockHolders(0)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 80), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 20)), max_size=40))
+def test_a_slot_of_whole_beginnings_is_used_as_any_other_at_the_bound_and_below_it(bound: int, asked: list[tuple[int, int, int]]) -> None:
+    """The walk may end at the first block that the slot holds, but only while no beginning can have been dropped."""
+    full, short = BlockHolders(bound), BlockHolders(bound)
+    bits = 1 << full.open(), 1 << short.open()
+    for family, member, length in asked:
+        prompt = [
+            *range(family * 1_000, family * 1_000 + 5),
+            *range(family * 1_000 + member * 50 + 10, family * 1_000 + member * 50 + length),
+        ]
+        runs = full.use(bits[0], prompt), short.use(bits[1], prompt, beginnings=True)
+        assert full.shards == short.shards
+        assert sum(blocks for _, blocks in runs[1]) == len(prompt)
+        assert sum(blocks for old, blocks in runs[0] if old) == sum(blocks for old, blocks in runs[1] if old)
