@@ -242,6 +242,9 @@ class Endpoint(Enum):
         self.duplex = row.duplex
         self.value_fields = row.value_fields
 
+    __hash__ = object.__hash__
+    """Members are equal to themselves only; the hash of `Enum` is a Python function, and each request looks up its endpoint four times."""
+
 
 PROMPT_FIELDS: Final = frozenset(endpoint.prompt_fields[0] for endpoint in Endpoint if len(endpoint.prompt_fields) == 1)
 """The fields that are a whole prompt by themselves, at any endpoint."""

@@ -269,7 +269,7 @@ class LoadTable:
         self._now = now
         ctx = cached_tokens + 0.5 * uncached_tokens
         sequence = cached_tokens + 0.5 * (uncached_tokens + kv_tokens)
-        charge = Charge(backend_id, int(uncached_tokens), int(kv_tokens), now, uncached_ctx=int(uncached_tokens * ctx), ctx=int(sequence))
+        charge = Charge(backend_id, int(uncached_tokens), int(kv_tokens), now, None, int(uncached_tokens * ctx), int(sequence))
         self._mean_sequence += MEMORY * (sequence - self._mean_sequence)
         self._mean_ctx += MEMORY * (ctx - self._mean_ctx)
         self._mean_prompt += MEMORY * (charge.uncached_tokens - self._mean_prompt)
@@ -433,7 +433,7 @@ class LoadTable:
         steps = ceil((self.queue_tokens[row] + uncached) / chunk) - 1.0
         if self.requests[row]:
             steps += 0.5
-        return max(0.0, steps) * step + step - self.step_s[row]
+        return (steps * step if steps > 0.0 else 0.0) + step - self.step_s[row]
 
     def peak(self, backend_id: str) -> Peak:
         """The highest load since the last call, the current load included."""
@@ -472,8 +472,7 @@ class LoadTable:
         """
         row = self.loads[at]
         # integers are summed before floats come in: an operation with one of each takes six times as long
-        own = float(len(row.charges))
-        begun = float(row.begun_count)
+        own, begun = float(len(row.charges)), float(row.begun_count)
         unbegun_tokens, unbegun_ctx, begun_ctx, own_kv = float(row.unbegun_tokens), row.unbegun_ctx, row.begun_ctx, row.kv
         reported = row.reported_waiting or 0.0
         waiting = reported + (row.new_unbegun - row.started)
@@ -517,9 +516,7 @@ class LoadTable:
         if alone != row.alone:
             row.alone = alone
             self.moved.add(at)
-        self.requests[at] = requests
-        self.running[at] = running
-        self.waiting[at] = waiting
+        self.requests[at], self.running[at], self.waiting[at] = requests, running, waiting
         self.queue_tokens[at] = queue
         self.kv_tokens[at] = kv
         self.queue_ctx[at] = ctx

@@ -75,9 +75,9 @@ def prompt_bound(ask: Ask) -> int:
     """
     if ask.token_ids is not None:
         return ask.token_ids
-    text_bytes = max(0, ask.prompt_bytes - ask.image_bytes)
+    text_bytes = ask.prompt_bytes - ask.image_bytes
     templated = ask.endpoint.has_messages or ask.fields.startswith(MESSAGES_IN_FRONT)
-    return text_bytes + ask.media * MEDIA_TOKENS + (TEMPLATE_TOKENS if templated else 0)
+    return (text_bytes if text_bytes > 0 else 0) + ask.media * MEDIA_TOKENS + (TEMPLATE_TOKENS if templated else 0)
 
 
 def used(usage: Usage, price: Price) -> Amounts:
@@ -215,8 +215,8 @@ def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None, seen
     counted = None if suffixed else ask.token_ids if ask.token_ids is not None else counted
     each = ask.max_output_tokens if ask.max_output_tokens is not None else context_tokens or SEQUENCE_MOST
     output = ask.sequences * (each + 1)
-    if seen is not None:
-        output = min(output, seen)
+    if seen is not None and seen < output:
+        output = seen
     if counted is None:
         template = TEMPLATE_MOST if ask.endpoint.has_messages or ask.fields.startswith(MESSAGES_IN_FRONT) else 0
         prompt_bytes = len(ask.fields) if suffixed else ask.prompt_bytes

@@ -41,6 +41,7 @@ class InFlight:
         "_load_table",
         "_prediction",
         "_shared",
+        "_stream",
         "_tenant",
         "_tenant_shares",
         "_told",
@@ -81,7 +82,8 @@ class InFlight:
         self.predicted_s = prefill_s + self.interference_s
         """Predicted seconds from the dispatch to the first token."""
         self.batch_at_begin = NO_BATCH
-        """`batch()` at the first token."""
+        """`batch()` at the first token of a streamed reply; the others show no decode steps."""
+        self._stream = stream
         self.ended = False
         self._tenant_shares = placement.pool_state.tenant_shares
         self._tenant = request.tenant
@@ -123,7 +125,8 @@ class InFlight:
             self._shared.begun(self._told)
         self._first_token_seen = True
         self._load_table.begun(self.charge)
-        self.batch_at_begin = self.batch()
+        if self._stream:
+            self.batch_at_begin = self.batch()
         if self._prediction is not None:
             self._deps.pool_states.index.confirm(self._prediction, now, told=self._by_tokens)
             if self._by_tokens:

@@ -39,7 +39,6 @@ from tenancy.estimate import likely_prompt
 
 SESSION_HEADERS: Final = (b"x-session-id", b"x-session-affinity")
 """Headers in which coding agents send the id of their conversation. Like all headers of callers, they are not sent to engines."""
-_ROUTING_HEADERS: Final = frozenset((*SESSION_HEADERS, DESTINATION_HEADER))
 _SEVERAL_PROMPTS: Final = (b'["', b"[[")
 """The first bytes of a list of prompts."""
 
@@ -126,8 +125,11 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
     def held_tokens(self, backend_id: str) -> float:
         """Tokens of the prompt that this backend has cached by the prefix index, trusted or not; at least one is always computed."""
-        request = self.request
-        return min(self.circumstances.match.blocks.get(backend_id, 0) * request.block_tokens, max(0, request.prompt_tokens - 1))
+        blocks, request = self.circumstances.match.blocks.get(backend_id), self.request
+        if not blocks:
+            return 0
+        held, most = blocks * request.block_tokens, request.prompt_tokens - 1
+        return held if held < most else most if most > 0 else 0
 
 
 async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], story: Story, deps: Deps) -> Placement:
@@ -148,8 +150,10 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
         prompt = await prompt_of(ask, pool, adapter, tenant, deps, wait_s=max(0.0, BUDGET_S - story.asked.read_s))
         pool = deps.live.fleet.pools[rule.pool]  # it may have changed meanwhile
     session, destination = ask.session, b""
-    if not _ROUTING_HEADERS.isdisjoint(headers):
-        session, destination = session_named(ask, headers), headers.get(DESTINATION_HEADER, b"")
+    if SESSION_HEADERS[0] in headers or SESSION_HEADERS[1] in headers:
+        session = session_named(ask, headers)
+    if DESTINATION_HEADER in headers:
+        destination = headers[DESTINATION_HEADER]
     # learned per pool, because tenants name its model differently; not needed where only one backend is up
     answers_like = f"{pool.name}{ask.endpoint.path}"
     template = prompt.template if prompt is not None else 0

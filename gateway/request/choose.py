@@ -195,12 +195,15 @@ def _keep_decision(placement: Placement, story: Story, deps: Deps) -> None:
     """Record the decision for `tidegate explain`; the decision after a wait replaces the decision before it."""
     asked, placed = story.asked, story.placed
     placed.route = placement.route
-    placed.routed = RoutedPrompt(placement.request, int(max(placement.circumstances.match.blocks.values(), default=0)))
+    held = placement.circumstances.match.blocks
+    placed.routed = RoutedPrompt(placement.request, int(max(held.values())) if held else 0)
     gateway_id = story.gateway_id
     ids = (gateway_id,) if story.own_id == gateway_id else (gateway_id, story.own_id)
     entry = placed.decision = decision(placement.route, placement.request, ids, story.at_unix, asked.model, placement.pool.name)
-    entry.split = placed.shared.split if placed.shared is not None else None
-    entry.rested_s = placement.rested_s
+    if placed.shared is not None:
+        entry.split = placed.shared.split
+    if placement.rested_s:
+        entry.rested_s = placement.rested_s
     if story.request_id != gateway_id:
         entry.caller_id = story.request_id
     deps.decisions.keep(entry)

@@ -98,7 +98,7 @@ def call_for(ask: Ask, placement: Placement, engine_model: str, head: RequestHea
     """The call to send to the pool's engines. Raises Fault: a field or an endpoint that they do not support."""
     pool, adapter, endpoint = placement.pool, placement.adapter, ask.endpoint
     dialect = deps.dialects[pool.name]
-    path = endpoint.value if endpoint.generates else dialect.path_of(ask)
+    path = endpoint.path if endpoint.generates else dialect.path_of(ask)
     salt = None
     if dialect.isolation is not None and endpoint in dialect.isolation.endpoints:
         digest = adapter.digest if adapter is not None else ""

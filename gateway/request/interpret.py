@@ -50,7 +50,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
         story.trace.begin("interpret", deps.clock())
     facts, head = story.asked, exchange.head
     translation = exchange.translation
-    facts.endpoint = endpoint.value if translation is None else translation.path
+    facts.endpoint = endpoint.path if translation is None else translation.path
     content_type = head.headers.get(b"content-type", b"")
     if (content_type != JSON_TYPE or endpoint.sound == "in") and not endpoint.duplex:
         check_type(content_type, endpoint)

@@ -38,8 +38,7 @@ class Asked(msgspec.Struct, frozen=True):
             model: the policy's name of the model that answers.
         """
         ask, caller = self.ask, self.caller
-        return ConditionValues(
-            self,
+        values = ConditionValues(
             {
                 "model": model,
                 "endpoint": ask.endpoint.word,
@@ -54,21 +53,21 @@ class Asked(msgspec.Struct, frozen=True):
                 "media": ask.media,
                 "tools": not TOOLS.isdisjoint(ask.names),
                 MINUTE: self.now_unix // 60,
-            },
+            }
         )
+        values.asked = self
+        return values
 
 
 class ConditionValues(dict[str, Any]):
-    """The values of the variables of conditions; those that are dear are found when a condition asks for them."""
+    """The values of the variables of conditions; those that are dear are found, in `asked`, when a condition asks for them."""
 
-    __slots__ = ("_asked",)
+    __slots__ = ("asked",)
 
-    def __init__(self, asked: Asked, known: dict[str, Any]) -> None:
-        super().__init__(known)
-        self._asked = asked
+    asked: Asked
 
     def __missing__(self, name: str) -> Any:
-        value = self[name] = _DEAR[name](self._asked)
+        value = self[name] = _DEAR[name](self.asked)
         return value
 
 

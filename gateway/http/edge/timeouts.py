@@ -60,7 +60,9 @@ class Timeouts(msgspec.Struct, frozen=True):
         if measured is not None and measured.tokens_per_s:
             rate = min(rate, measured.tokens_per_s)
         # a quarter of the bytes is a fair guess at tokens; the deadline only has to be generous and bounded
-        first_token_s = min(self.first_token_base_s + prompt_bytes / 4 / rate, self.first_token_cap_s)
+        first_token_s = self.first_token_base_s + prompt_bytes / 4 / rate
+        if first_token_s > self.first_token_cap_s:
+            first_token_s = self.first_token_cap_s
         return AttemptTimeouts(first_token_s, first_token_s if stream else self.plain_timeout_s)
 
 

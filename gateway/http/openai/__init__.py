@@ -126,7 +126,7 @@ def interpret(
         cap,
         sequences(document, choices) if "best_of" in document else choices,
         document.get("user") or "",  # type: ignore[arg-type]  # the forms have checked that it is a string
-        0 if _LOGPROB_FIELDS.isdisjoint(document) else logprobs(document),
+        0 if _LOGPROB_FIELDS.isdisjoint(names) else logprobs(document),
         size.token_ids,
         size.media,
         size.image_bytes,
