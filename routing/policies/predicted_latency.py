@@ -129,7 +129,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
         if k > FULL:
             k = FULL
         crowded.append(w_m * k / (1.0 - k))
-    if 0.0 in crowded:  # perhaps of a cache that is not known
+    if w_m and 0.0 in crowded:  # perhaps of a cache that is not known
         crowded = _without_gaps(crowded, rows, capacity)
     least = min(steps)
     nothing = [0.0] * len(rows)
