@@ -158,12 +158,17 @@ class Scores(NamedTuple):
 
     cost: Column
     """One value per eligible backend; the least wins."""
-    terms: tuple[Column, ...]
-    """The parts of the cost, in the order of the policy's `terms`."""
+    terms: Sequence[tuple[float, ...]]
+    """The parts of each backend's cost, in the order of the policy's `terms`."""
     margin: float = 0.0
     """Costs within this of the least count as equal; in the unit of `cost`."""
     barred: Mapping[int, str] = {}
     """Positions that the policy excludes, each with the reason."""
+
+
+def by_backend(*columns: Column) -> list[tuple[float, ...]]:
+    """`Scores.terms` of columns that have one value per backend."""
+    return list(zip(*columns, strict=True))
 
 
 class Memory(Protocol):

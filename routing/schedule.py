@@ -148,7 +148,7 @@ def place(
     in_order = _in_order(order)
     return Route(
         policy_instance.name,
-        tuple(zip(in_order(backends), in_order(list(zip(*scores.terms, strict=True))), strict=True)),
+        tuple(zip(in_order(backends), in_order(scores.terms), strict=True)),
         excluded,
         costs=in_order(scores.cost),
         matched=in_order(candidates.matched),

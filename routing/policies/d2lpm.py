@@ -17,7 +17,7 @@ from pydantic import Field
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
-from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Policy, RoutingRequest, Scores, by_backend
 from routing.warmth import spare
 
 TERMS: Final = ("missing_tokens", "queue_tokens", "deficit")
@@ -80,7 +80,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     cost = [
         lacks + tokens / SPENT + (0.0 if deficit > 0.0 else SPENT) for lacks, tokens, deficit in zip(missing, queued, deficits, strict=True)
     ]
-    return Scores(spare(cost, candidates.shares, rng), (missing, queued, deficits))
+    return Scores(spare(cost, candidates.shares, rng), by_backend(missing, queued, deficits))
 
 
 POLICY: Final = Policy(score, Params, TERMS, Deficits, unit="tokens")

@@ -15,7 +15,7 @@ from pydantic import Field
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
-from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Policy, RoutingRequest, Scores, by_backend
 from routing.warmth import spare
 
 TERMS: Final = ("prefill_blocks", "decode_blocks", "request_blocks")
@@ -73,7 +73,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
         scaled = 1.0 / max(params.temperature * (high - low or 1.0), LEAST)
         # the least of value plus Gumbel noise is a draw from the softmax
         cost = [(value - low) * scaled + log(-log(1.0 - rng.random() or 1e-300) or 1e-300) for value in cost]
-    return Scores(spare(cost, candidates.shares, rng), (prefill, decode, request_blocks))
+    return Scores(spare(cost, candidates.shares, rng), by_backend(prefill, decode, request_blocks))
 
 
 POLICY: Final = Policy(score, Params, TERMS, unit="blocks")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from domain.clock import Rng
 from routing.load import LoadTable
-from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores, by_backend
 
 TERMS: Final = ("in_flight", "share")
 
@@ -21,8 +21,8 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     in_flight = [requests[row] for row in candidates.rows]
     shares = candidates.shares
     if not shares:
-        return Scores([count + 1.0 for count in in_flight], (in_flight, [1.0] * len(in_flight)))
-    return Scores([(count + 1.0) / part for count, part in zip(in_flight, shares, strict=True)], (in_flight, shares))
+        return Scores([count + 1.0 for count in in_flight], by_backend(in_flight, [1.0] * len(in_flight)))
+    return Scores([(count + 1.0) / part for count, part in zip(in_flight, shares, strict=True)], by_backend(in_flight, shares))
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, blind=True, unit="requests")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from domain.clock import Rng
 from routing.load import LoadTable
-from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores, by_backend
 
 TERMS: Final = ("queue_tokens", "requests")
 
@@ -23,7 +23,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     cost = [queued + REQUEST * (count + 1.0) for queued, count in zip(tokens, requests, strict=True)]
     if candidates.shares:
         cost = [value / share for value, share in zip(cost, candidates.shares, strict=True)]
-    return Scores(cost, (tokens, requests))
+    return Scores(cost, by_backend(tokens, requests))
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, unit="tokens")

@@ -15,7 +15,7 @@ from pydantic import Field
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
-from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Policy, RoutingRequest, Scores, by_backend
 from routing.scorers import kv_pressure, prefix_overlap
 from routing.warmth import spare
 
@@ -39,7 +39,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     free = [-params.kv * (1.0 - used) for used in kv_pressure(request, candidates, load_table)]
     prefix = [-params.prefix * share for share in prefix_overlap(request, candidates, load_table)]
     cost = [queue_cost + kv_cost + prefix_cost for queue_cost, kv_cost, prefix_cost in zip(queue, free, prefix, strict=True)]
-    return Scores(spare(cost, candidates.shares, rng), (queue, free, prefix))
+    return Scores(spare(cost, candidates.shares, rng), by_backend(queue, free, prefix))
 
 
 POLICY: Final = Policy(score, Params, TERMS, unit="points")

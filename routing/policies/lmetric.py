@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from domain.clock import Rng
 from routing.load import LoadTable
-from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores, by_backend
 
 TERMS: Final = ("tokens", "batch")
 
@@ -25,7 +25,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     cost = [to_compute * batch_size for to_compute, batch_size in zip(tokens, batch, strict=True)]
     if candidates.shares:
         cost = [value / share for value, share in zip(cost, candidates.shares, strict=True)]
-    return Scores(cost, (tokens, batch))
+    return Scores(cost, by_backend(tokens, batch))
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, unit="tokens x requests")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from domain.clock import Rng
 from routing.load import LoadTable
-from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores, by_backend
 from routing.warmth import SPARED
 
 TERMS: Final = ("in_flight", "drawn")
@@ -28,7 +28,9 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     drawn[first] = 1.0
     if n > 1:
         drawn[(first + 1 + rng.randrange(n - 1)) % n] = 1.0
-    return Scores([count if is_drawn else count + SPARED for count, is_drawn in zip(load, drawn, strict=True)], (in_flight, drawn))
+    return Scores(
+        [count if is_drawn else count + SPARED for count, is_drawn in zip(load, drawn, strict=True)], by_backend(in_flight, drawn)
+    )
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, blind=True, unit="requests")

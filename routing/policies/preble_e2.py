@@ -24,7 +24,7 @@ from pydantic import Field
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
-from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Policy, RoutingRequest, Scores, by_backend
 from routing.warmth import spare
 
 TERMS: Final = ("load_s", "evict_s", "prefill_s", "exploits")
@@ -112,7 +112,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
         cost = [seconds if exploit else ELSEWHERE + seconds for exploit, seconds in zip(exploits, load, strict=True)]
     else:
         cost = [sum(parts) for parts in zip(load, evict, prefill, strict=True)]
-    return Scores(spare(cost, candidates.shares, rng), (load, evict, prefill, [float(exploit) for exploit in exploits]))
+    return Scores(spare(cost, candidates.shares, rng), by_backend(load, evict, prefill, [float(exploit) for exploit in exploits]))
 
 
 POLICY: Final = Policy(score, Params, TERMS, RecentWork, unit="s")

@@ -103,11 +103,9 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     queued, queued_ctx, facts = load_table.queue_tokens, load_table.queue_ctx, load_table.facts
     used, capacity = load_table.kv_tokens, load_table.kv_capacity
     w_t, w_r, w_m = params.ttft, _price(candidates, load_table, params), params.memory_s * load_table.reuse.share
-    queue: list[float] = []
-    prefill: list[float] = []
-    recompute: list[float] = []
     steps: list[float] = []
     crowded: list[float] = []
+    until_first: list[tuple[float, float, float]] = []
     for row, held in zip(rows, matched, strict=True):
         uncached = tokens - held
         a_token_s, a_ctx_s, at_work = token_s[row], ctx_s[row], decoding[row]
@@ -121,9 +119,8 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
         if waits < 0.0:
             waits = 0.0
         own_s = uncached * (a_token_s + 0.5 * a_ctx_s * (tokens + held))
-        queue.append(w_t * (waits * step + queued[row] * a_token_s + queued_ctx[row] * a_ctx_s))
-        prefill.append(w_t * (fixed_s[row] + own_s + step - base_s))
-        recompute.append(w_r * own_s)
+        queue_s = w_t * (waits * step + queued[row] * a_token_s + queued_ctx[row] * a_ctx_s)
+        until_first.append((queue_s, w_t * (fixed_s[row] + own_s + step - base_s), w_r * own_s))
         steps.append(step + seq_s[row] + kv_s[row] * mean_ctx)
         k = (used[row] + need - held) / size if (size := capacity[row]) else 0.0
         if k > FULL:
@@ -131,28 +128,22 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
         crowded.append(w_m * k / (1.0 - k))
     if w_m and 0.0 in crowded:  # perhaps of a cache that is not known
         crowded = _without_gaps(crowded, rows, capacity)
-    least = min(steps)
-    nothing = [0.0] * len(rows)
-    adapter = [w_t * seconds for seconds in candidates.lora_s] if candidates.lora_s else nothing
-    out_w = params.decode * output * params.horizon / (output + params.horizon)
-    decode: list[float] = []
+    least, out_w = min(steps), params.decode * output * params.horizon / (output + params.horizon)
+    lora_s, shares = candidates.lora_s, candidates.shares
+    promised = request.tpot_slo_s if request.tpot_slo_s is not None and least <= request.tpot_slo_s else inf
+    abroad_s = params.crossing_s if request.region else 0.0
     cost: list[float] = []
+    terms: list[tuple[float, ...]] = []
     for at, step in enumerate(steps):
-        later_s = out_w * (step - least)
-        decode.append(later_s)
-        cost.append(queue[at] + prefill[at] + adapter[at] + recompute[at] + later_s + crowded[at])
-    late = crossing = nothing
-    promised = request.tpot_slo_s
-    if promised is not None and least <= promised:
-        late = [params.late_s if step > promised else 0.0 for step in steps]
-        cost = [seconds + late_s for seconds, late_s in zip(cost, late, strict=True)]
-    if params.crossing_s and request.region:
-        crossing = [0.0 if facts[row].region in ("", request.region) else params.crossing_s for row in rows]
-        cost = [seconds + crossing_s for seconds, crossing_s in zip(cost, crossing, strict=True)]
-    shares = candidates.shares or [1.0] * len(rows)
-    if candidates.shares:
-        cost = [seconds / share for seconds, share in zip(cost, shares, strict=True)]
-    return Scores(cost, (queue, prefill, adapter, recompute, decode, crowded, late, shares, crossing))
+        queue_s, prefill_s, recompute_s = until_first[at]
+        adapter_s = w_t * lora_s[at] if lora_s else 0.0
+        decode_s, memory_s = out_w * (step - least), crowded[at]
+        late_s = params.late_s if step > promised else 0.0
+        crossing_s = abroad_s if abroad_s and facts[rows[at]].region not in ("", request.region) else 0.0
+        share = shares[at] if shares else 1.0
+        cost.append((queue_s + prefill_s + adapter_s + recompute_s + decode_s + memory_s + late_s + crossing_s) / share)
+        terms.append((queue_s, prefill_s, adapter_s, recompute_s, decode_s, memory_s, late_s, share, crossing_s))
+    return Scores(cost, terms)
 
 
 def _price(candidates: Candidates, load_table: LoadTable, params: Params) -> float:

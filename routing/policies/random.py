@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from domain.clock import Rng
 from routing.load import LoadTable
-from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores, by_backend
 
 TERMS: Final = ("draw",)
 
@@ -18,7 +18,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     draws = [-log(1.0 - rng.random()) for _ in candidates.rows]
     if candidates.shares:
         draws = [draw / share for draw, share in zip(draws, candidates.shares, strict=True)]
-    return Scores(draws, (draws,))
+    return Scores(draws, by_backend(draws))
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, blind=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from domain.clock import Rng
 from routing.load import LoadTable
-from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores, by_backend
 from routing.warmth import spare
 
 TERMS: Final = ("steps",)
@@ -30,7 +30,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     size = len(load_table.ids)
     after = load_table.row_of.get(memory.last, -1) + 1
     steps = [float((row - after) % size) for row in rows]
-    return Scores(spare(steps, candidates.shares, rng), (steps,))
+    return Scores(spare(steps, candidates.shares, rng), by_backend(steps))
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, NextBackend, blind=True, unit="steps")

@@ -14,7 +14,7 @@ from pydantic import Field
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
-from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Policy, RoutingRequest, Scores, by_backend
 from routing.warmth import SPARED, spare
 
 TERMS: Final = ("place", "requests")
@@ -58,7 +58,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     rows = candidates.rows
     requests = [load_table.requests[row] for row in rows]
     if not request.session:
-        return Scores(spare(requests, candidates.shares, rng), ([0.0] * len(rows), requests))
+        return Scores(spare(requests, candidates.shares, rng), by_backend([0.0] * len(rows), requests))
     points = memory.of(ids)
     session = request.session
     place = [_mixed(points[ids[row]] ^ session) / MASK for row in rows]
@@ -67,7 +67,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     cost = [at if count + 1.0 <= room or count == 0 else 1.0 + count for at, count in zip(place, requests, strict=True)]
     if candidates.shares:  # drawn by the session's hash and not at random, or a conversation would move between backends
         cost = [value if _mixed(session) / MASK < share else value + SPARED for value, share in zip(cost, candidates.shares, strict=True)]
-    return Scores(cost, (place, requests))
+    return Scores(cost, by_backend(place, requests))
 
 
 POLICY: Final = Policy(score, Params, TERMS, Points)

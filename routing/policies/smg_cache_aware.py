@@ -16,7 +16,7 @@ from pydantic import Field
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
-from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Policy, RoutingRequest, Scores, by_backend
 from routing.warmth import spare
 
 TERMS: Final = ("requests", "missing_tokens", "imbalanced")
@@ -46,7 +46,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     else:
         missing = [0.0] * len(requests)
         cost = requests
-    return Scores(spare(cost, candidates.shares, rng), (requests, missing, [float(imbalanced)] * len(requests)))
+    return Scores(spare(cost, candidates.shares, rng), by_backend(requests, missing, [float(imbalanced)] * len(requests)))
 
 
 POLICY: Final = Policy(score, Params, TERMS)

@@ -14,7 +14,7 @@ from pydantic import Field
 from domain.clock import Rng
 from domain.strict import Strict
 from routing.load import LoadTable
-from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.ports import Candidates, Policy, RoutingRequest, Scores, by_backend
 from routing.scorers import (
     expected_output,
     kv_pressure,
@@ -71,7 +71,7 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     if params.floor is not None:
         low = -params.floor
         barred = {at: f"it scores {-value:.3f}, the floor is {params.floor:g}" for at, value in enumerate(cost) if value > low}
-    return Scores(spare(cost, candidates.shares, rng), tuple(terms), barred=barred)
+    return Scores(spare(cost, candidates.shares, rng), by_backend(*terms), barred=barred)
 
 
 POLICY: Final = Policy(score, Params, TERMS, unit="points")
