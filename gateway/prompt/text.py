@@ -90,18 +90,20 @@ def prompt_bytes(ask: Ask) -> PromptBytes:
 
     Of several prompts in one request the first one stands for all: each is a sequence of its own.
     """
-    raw = ask.fields[ask.prompt_at[0] : ask.prompt_at[1]]
+    fields, (start, end) = ask.fields, ask.prompt_at
     frame_fields = ask.names - _NO_FRAME
     frame = _frame(ask, sorted(frame_fields)) if frame_fields else b""
     if ask.endpoint.has_messages:
         media = 0
         # a search for one sign is memchr, ten times as fast as one for several, and most prompts have no list inside the first one
-        if raw.find(b"[", 1) > 0 and _PARTS in raw:
-            raw, media = _digested(raw)
-        opening = b"" if raw.startswith(_NO_OPENING) else _opening(raw)
+        if fields.find(b"[", start + 1, end) > 0 and fields.find(_PARTS, start, end) > 0:
+            fields, media = _digested(fields[start:end])
+            start, end = 0, len(fields)
+        opening = b"" if fields.startswith(_NO_OPENING, start) else _opening(fields, start, end)
         # the list of messages without its closing bracket, so that a further message only adds to the text
-        text = b"%b%b%b" % (opening, frame, raw[1 + len(opening) : -1]) if frame else raw[1:-1]
+        text = b"%b%b%b" % (opening, frame, fields[start + 1 + len(opening) : end - 1]) if frame else fields[start + 1 : end - 1]
         return PromptBytes(frame, opening, text, size=len(text), media=media, shared=ask.names.isdisjoint(UNSHARED))
+    raw = fields[start:end]
     first = bytes(_items(raw)[0]) if raw.startswith((b'["', b"[[")) else raw
     ids = array("I", _ids(first) if first.startswith(b"[") else ())
     # one comma stands between two ids, also between those of two prompts
@@ -109,17 +111,17 @@ def prompt_bytes(ask: Ask) -> PromptBytes:
     return PromptBytes(frame, b"", frame + first[1:-1], ids, tokens, len(raw), shared=_is_shared(ask))
 
 
-def _opening(raw: bytes) -> bytes:
-    """The system message at the beginning of the messages; empty where there is none."""
-    if _OPENING.match(raw):
+def _opening(fields: bytes, start: int, end: int) -> bytes:
+    """The system message at the beginning of the messages, which are `fields[start:end]`; empty where there is none."""
+    if _OPENING.match(fields, start):
         # the content is one text, and a quote inside a text has a backslash in front of it: the message ends here
-        end = raw.find(b"}") - 1
-        if not raw.startswith(_NEXT, end):  # that brace stands in the text, or is the last message's
-            end = raw.find(_NEXT)
-        return raw[1 : end + 2] if end > 0 else raw[1:-1]
-    if not raw:
+        closing = fields.find(b"}", start, end) - 1
+        if not fields.startswith(_NEXT, closing):  # that brace stands in the text, or is the last message's
+            closing = fields.find(_NEXT, start, end)
+        return fields[start + 1 : closing + 2] if closing > 0 else fields[start + 1 : end - 1]
+    if start == end:
         return b""
-    first = bytes(_items(raw)[0])
+    first = bytes(_items(memoryview(fields)[start:end])[0])
     return first if _speaker(first).role in ("system", "developer") else b""
 
 

@@ -112,13 +112,13 @@ def interpret(
     linked = image_links(document[prompt_field]) if links and size.media and not endpoint.sound else ()
     value = document.pop(prompt_field)
     rest = _encode(document)
-    prompt = b"" if changed or len(body) < CUT_BYTES else _cut_out(prompt_field, parsed, canonical, document, rest)
-    prompt = prompt or _encode(value)
+    cut = b"" if changed or len(body) < CUT_BYTES else _cut_out(prompt_field, parsed, canonical, document, rest)
+    prompt = cut or _encode(value)
     prompt_start = len(prompt_field) + len(b'{"":')
     return Ask(  # by position: 20 keywords would cost 1.5 µs per request
         endpoint,
         model,
-        b'{"%b":%b%b%b' % (prompt_field.encode(), prompt, b"," if len(rest) > len(b"{}") else b"", rest[1:]),
+        b"".join((b'{"', prompt_field.encode(), b'":', prompt, b"," if len(rest) > len(b"{}") else b"", rest[1:])),
         stream,
         include_usage,
         choices,
@@ -157,9 +157,9 @@ def _prompt_fields(endpoint: Endpoint, document: Mapping[str, object]) -> tuple[
     return given[0][0] if given else endpoint.prompt_fields
 
 
-def _cut_out(field: str, parsed: dict[str, object], canonical: bytes, others: dict[str, object], rest: bytes) -> bytes:
-    """The encoding of a prompt, cut out of the body's: a long one is not encoded twice. Empty where the body's first two members are not
-    the prompt and the model, as clients write them, or others of its members were changed.
+def _cut_out(field: str, parsed: dict[str, object], canonical: bytes, others: dict[str, object], rest: bytes) -> bytes | memoryview:
+    """The encoding of a prompt, cut out of the body's: a long one is neither encoded twice nor copied. Empty where the body's first two
+    members are not the prompt and the model, as clients write them, or others of its members were changed.
 
     Args:
         parsed: the body's object.
@@ -182,7 +182,7 @@ def _cut_out(field: str, parsed: dict[str, object], canonical: bytes, others: di
         return b""
     if value is None or not (canonical.startswith(head) and canonical.endswith(tail)):
         return b""
-    return canonical[len(head) : len(canonical) - len(tail)]
+    return memoryview(canonical)[len(head) : len(canonical) - len(tail)]
 
 
 def check_caps(ask: Ask, caps: RequestCaps) -> None:
