@@ -18,7 +18,7 @@ class Choice(Strict):
     tie_share: float = Field(default=0.03, ge=0, le=1, description="Costs within this share of the lowest cost count as equal.")
     tie_s: float = Field(default=0.02, ge=0, le=10, description="Upper bound of that margin, in seconds.")
     sticky_s: float = Field(
-        default=0.5, ge=0, description="A conversation stays on its backend while that costs at most this many seconds more."
+        default=0.05, ge=0, description="A conversation stays on its backend while that costs at most this many seconds more."
     )
     sticky_slo_share: float = Field(
         default=0.25, ge=0, le=1, description="Upper bound of `sticky_s`, as a share of the request's promised time to the first token."

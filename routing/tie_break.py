@@ -3,9 +3,10 @@
 For a policy in seconds, costs within 3 % of the least (at most 20 ms), or within the policy's own margin, are equal, and among them the
 session's backend wins, then the best match, then the fewest requests, then the backend that every gateway process would name for the
 first block that they do not hold (`rendezvous`); without such a block a random draw. The session's backend wins also while it costs
-at most `min(0.5 s, a quarter of the promised time to the first token)` more: a margin, never a lock; and only if no backend holds more of
-the prompt, since then the conversation went on elsewhere, by way of another gateway process. One request in a hundred explores: it goes to
-a random backend that costs no more than that margin, so that the speed of backends which are rarely chosen is measured too.
+at most `min(0.05 s, a quarter of the promised time to the first token)` more: a margin, never a lock, because what it has cached is part of
+its cost already (docs/explanation/decisions/0047); and only if no backend holds more of the prompt, since then the conversation went on
+elsewhere, by way of another gateway process. One request in a hundred explores: it goes to a random backend that costs at most
+`min(0.5 s, that quarter)` more, so that the speed of backends which are rarely chosen is measured too.
 For any other policy the least cost wins and exact ties are drawn at random. Source: routers research, 4.1.
 """
 
@@ -17,6 +18,8 @@ from routing.load import LoadTable
 from routing.policy_instance import Choice, PolicyInstance
 from routing.ports import Candidates, RoutingRequest, Scores
 
+EXPLORE_S: Final = 0.5
+"""Seconds that the backend of a request which explores may cost more than the best."""
 _SPREAD: Final = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
 """Odd numbers of 64 bits with about as many ones as zeros; the first is 2**64 over the golden ratio."""
 _MASK: Final = (1 << 64) - 1
@@ -47,7 +50,7 @@ def choose(
     drawn = candidates.drawn
     if drawn is None:
         drawn = rng.randrange(n) if explores(request, choice, rng) else -1
-    if drawn >= 0 and cost[drawn] - least <= sticky_s:
+    if drawn >= 0 and cost[drawn] - least <= (EXPLORE_S if slo is None else min(EXPLORE_S, choice.sticky_slo_share * slo)):
         return _led_by(drawn, order), "explored"
     margin = margin_of(least, choice) - candidates.slack
     if margin < scores.margin:

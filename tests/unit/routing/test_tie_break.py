@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from routing.policy_instance import policy_instance
+from routing.policy_instance import Choice, policy_instance
 from routing.ports import RoutingRequest
 from routing.tie_break import rendezvous
 from tests.placement import Held, board_of, decide
@@ -50,6 +50,18 @@ def test_the_load_decides_before_the_name() -> None:
     load_table.charge(first, 8000, 9000, 1.0)
     route = decide(HOW, load_table, request, rng=random.Random(3))
     assert route.backends[0].id != first
+
+
+@pytest.mark.parametrize(
+    ("queued", "slo_s", "explored"), [(8_000, None, True), (8_000, 4.0, True), (40_000, None, False), (24_000, 2.1, False)]
+)
+def test_who_explores_goes_to_a_backend_that_costs_up_to_half_a_second_more(queued: int, slo_s: float | None, explored: bool) -> None:
+    """However little a conversation's backend may cost more: rarely chosen backends have to be measured."""
+    how = policy_instance("predicted_latency", choice=Choice(explore_share=0.2, sticky_s=0.0))
+    load_table = board_of("a", "b")
+    load_table.charge("a", queued, queued, 1.0)  # 0.2 s, 1 s and 0.6 s
+    routes = [decide(how, load_table, RoutingRequest(500, ttft_slo_s=slo_s), rng=random.Random(seed)) for seed in range(200)]
+    assert ("a" in {route.backends[0].id for route in routes if route.why == "explored"}) is explored
 
 
 def test_when_a_backend_leaves_only_its_prompts_go_elsewhere() -> None:

@@ -131,12 +131,14 @@ def test_a_common_prefix_pulls_nobody_and_a_rare_one_does() -> None:
 
 def test_the_session_stays_by_a_margin_that_is_no_lock() -> None:
     load_table = board_of("a", "b")
-    for queued, holder in ((10_000, "a"), (40_000, "b")):  # 0.25 s and 1 s
+    patient = policy_instance("predicted_latency", choice=Choice(explore_share=0.0, sticky_s=0.5))
+    for queued, holder, patient_holder in ((1_600, "a", "a"), (10_000, "b", "a"), (40_000, "b", "b")):  # 0.04, 0.25 and 1 s
         tell(load_table, "a", float(queued), queued_tokens=queued)
         assert decide(EXACT, load_table, RoutingRequest(500), rng=RNG, holder="a").backends[0].id == holder
+        assert decide(patient, load_table, RoutingRequest(500), rng=RNG, holder="a").backends[0].id == patient_holder
     tell(load_table, "a", 50_000.0, queued_tokens=10_000)
     assert (
-        decide(EXACT, load_table, RoutingRequest(500, ttft_slo_s=0.8), rng=RNG, holder="a").backends[0].id == "b"
+        decide(patient, load_table, RoutingRequest(500, ttft_slo_s=0.8), rng=RNG, holder="a").backends[0].id == "b"
     )  # 0.2 s are the margin then
 
 
