@@ -138,10 +138,12 @@ async def test_another_engine_takes_what_a_full_one_cannot() -> None:
         gateway(full.url, free.url, policies=POLICIES, pool=pool(1)) as running,
         running.client() as client,
     ):
+        elsewhere = charged(running.deps.pool_states, "e1", running.deps.clock(), tokens=100_000)
         begun = asyncio.create_task(stream(client, model="sales-bot", max_tokens=40, ignore_eos=True))
-        await until(lambda: full.in_flight or free.in_flight)
+        await until(lambda: full.in_flight)
+        running.deps.pool_states["chat"].load_table.release(elsewhere)
         reply = await client.post("/v1/chat/completions", json=chat(model="support-bot", max_tokens=2))
-        assert reply.headers["x-tidegate-backend"] == ("e1" if full.in_flight else "e0")
+        assert reply.headers["x-tidegate-backend"] == "e1"
         assert (await begun).done
 
 

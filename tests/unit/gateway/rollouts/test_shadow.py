@@ -84,7 +84,7 @@ async def test_what_a_copy_comes_to_is_the_canarys_and_its_own() -> None:
 
 async def test_where_others_wait_nothing_is_copied_nor_counted() -> None:
     served = Served()
-    served.deps.queues[POOL].waiting = 1
+    served.deps.queues[POOL].in_line = 1
     served.ask(dealt())
     await asyncio.gather(*served.deps.shadows["ro_1"])
     assert served.seen == []
