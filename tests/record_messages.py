@@ -109,13 +109,13 @@ class Worker:
     def wait(self, *tenants: str, cost: int = 1000) -> None:
         """Requests that wait in its queue."""
         for tenant in tenants:
-            assert self.queue._queue.put(QueuedRequest(tenant, Class.DEFAULT, False, cost, inf, 0.0, 100, 0)).accepted
+            assert self.queue._line.queue.put(QueuedRequest(tenant, Class.DEFAULT, False, cost, inf, 0.0, 100, 0)).accepted
 
     def next(self) -> str:
         """The tenant that is served next."""
-        place = self.queue._queue.next(lambda _: True)
+        place = self.queue._line.queue.next(lambda _: True)
         assert place is not None
-        self.queue._queue.take(place)
+        self.queue._line.queue.take(place)
         return place.tenant
 
     def work(self) -> None:
