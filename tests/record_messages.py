@@ -85,6 +85,8 @@ class Worker:
             rng=random.Random(1),
             log_defect=lambda error, _: sys.exit(str(error)),
         )
+        # the release before, with whose code this file runs as well, has one line
+        self.line = self.queue._line.queue if hasattr(self.queue, "_line") else self.queue._queue
         self.polls: list[Any] = []
         self.signals: list[Any] = []
         self.shared_polls = SharedPolls(me, lambda *poll: self.polls.append(poll), lambda: NOW_S)
@@ -109,13 +111,13 @@ class Worker:
     def wait(self, *tenants: str, cost: int = 1000) -> None:
         """Requests that wait in its queue."""
         for tenant in tenants:
-            assert self.queue._line.queue.put(QueuedRequest(tenant, Class.DEFAULT, False, cost, inf, 0.0, 100, 0)).accepted
+            assert self.line.put(QueuedRequest(tenant, Class.DEFAULT, False, cost, inf, 0.0, 100, 0)).accepted
 
     def next(self) -> str:
         """The tenant that is served next."""
-        place = self.queue._line.queue.next(lambda _: True)
+        place = self.line.next(lambda _: True)
         assert place is not None
-        self.queue._line.queue.take(place)
+        self.line.take(place)
         return place.tenant
 
     def work(self) -> None:
