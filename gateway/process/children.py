@@ -232,11 +232,15 @@ def run_apart(work: Callable[[], int]) -> int:
         What `work` returns, an exit code; 1 where it raised, which is on stderr; 128 and the signal's number where one ended it.
     """
     parent = os.getpid()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()  # the child has a copy of what is not written yet, and writes its own
+        sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # a gateway that has taken another one's place starts with them blocked
             if os.getppid() == parent:
                 code = work()
         except KeyboardInterrupt:

@@ -25,7 +25,7 @@ from gateway.queue.capacity import Capacity, OfTenant, PartOf, everything, nobod
 from gateway.queue.estimate import DrainRate, ForecastMargin
 from gateway.queue.waiter import QueueState, T, Waiter, WaitForecast
 from gateway.queue.waking import Waking
-from routing.fair_queue import RANKS, FairQueue, QueueBounds, rank_of
+from routing.fair_queue import QUANTUM, RANKS, SHARE, FairQueue, QueueBounds, rank_of
 from routing.fair_tier import QueuedRequest
 from routing.fleet import Pool
 from routing.load import LoadTable
@@ -81,10 +81,12 @@ class PoolQueue:
         "_make_room",
         "_margin",
         "_name",
+        "_owed",
         "_pool_of",
         "_rate",
         "_rng",
         "_slot_line",
+        "_slot_next",
         "_slotless",
         "_stopped",
         "_unreached",
@@ -133,6 +135,10 @@ class PoolQueue:
         and of higher ones, because a lower class goes before it for no tenant."""
         self._hopeless: list[tuple[Waiter[Any], Fault]] = []
         """Waiters that no backend can serve any more; ended after the walk over the queue."""
+        self._owed = 0.0
+        """Tokens of service that requests of a lower class which wait for slots are due."""
+        self._slot_next = True
+        """Whether a slot waiter is next, of two of the same class."""
         self._slotless: list[Waiter[Any]] = []
         """Waiters for capacity that lack a slot by now; they change their line after the walk over the queue."""
         self._woken = False
@@ -296,9 +302,9 @@ class PoolQueue:
             first = self._placeable(self._line, self._can_place)
             if self._slot_line.waiters:
                 for_slot = self._placeable(self._slot_line, self._can_take_slot)
-                # a slot is free less often than capacity is
-                if first is None or (for_slot is not None and rank_of(for_slot.place) <= rank_of(first.place)):
-                    first = for_slot
+                if first is not None and first.place.tier > self._held_tier:
+                    first = None  # a tenant of a higher class leaves this capacity to others of its own
+                first = self._first_of_both(first, for_slot)
             if first is None:
                 break
             self._serve(first)
@@ -314,26 +320,50 @@ class PoolQueue:
 
     def _placeable(self, line: _WaitingLine, can_place: Callable[[QueuedRequest], bool]) -> Waiter[Any] | None:
         """The waiter whose turn it is in this line among those that can be placed, with its turn."""
-        place = line.queue.next(can_place, self._holds_more)
-        for waiter, fault in self._hopeless:
-            self.end(waiter, refusals.NOBODY, fault)
-        self._hopeless.clear()
-        for waiter in self._slotless:
-            self._change_line(waiter)
-        self._slotless.clear()
-        return line.waiters[place.seq] if place is not None else None
+        looks = 1
+        while looks:
+            looks -= 1
+            place = line.queue.next(can_place, self._holds_more)
+            hopeless, self._hopeless = self._hopeless, []
+            slotless, self._slotless = self._slotless, []
+            for waiter, fault in hopeless:
+                self.end(waiter, refusals.NOBODY, fault)
+            moved = [waiter for waiter in slotless if self._changes_line(waiter)]
+            if place is not None:
+                return line.waiters[place.seq]
+            if moved:
+                looks = 2  # the walk went on behind those that have left: one look ends it, another begins it again
+        return None
 
-    def _change_line(self, waiter: Waiter[Any]) -> None:
-        """Let a waiter for capacity wait for a slot from now on, if that line has room."""
+    def _first_of_both(self, first: Waiter[Any] | None, for_slot: Waiter[Any] | None) -> Waiter[Any] | None:
+        """Who is sent, of the one whose turn it is for capacity and the one for a slot: the higher class. Equal ones take turns, and a
+        lower one that waits for a slot has the share of what the others are served that lower classes have within one line."""
+        if first is None or for_slot is None:
+            return first or for_slot
+        if rank_of(for_slot.place) > rank_of(first.place):
+            self._owed += SHARE * first.place.cost
+            if self._owed < QUANTUM:
+                return first
+            self._owed -= for_slot.place.cost
+            return for_slot
+        if rank_of(for_slot.place) == rank_of(first.place):
+            self._slot_next = not self._slot_next
+            return first if self._slot_next else for_slot
+        return for_slot
+
+    def _changes_line(self, waiter: Waiter[Any]) -> bool:
+        """Let a waiter for capacity wait for a slot from now on, if that line has room; whether it has."""
         place = waiter.place
-        if self._slot_line.queue.refused(place) is not None:
-            return
+        # a walk may look at the same request twice, and another look may have ended its wait
+        if waiter.for_slot or not waiter.waits or self._slot_line.queue.refused(place) is not None:
+            return False
         self._line.queue.remove(place)
         del self._line.waiters[place.seq]
         self._rate.left(rank_of(place), place.cost)
         self._leave_line()
         waiter.for_slot = True
         self._put(waiter, self._slot_line)
+        return True
 
     def _leave_line(self) -> None:
         self.in_line -= 1
@@ -378,6 +408,9 @@ class PoolQueue:
         return waiter.turn is not None
 
     def _serve(self, waiter: Waiter[Any]) -> None:
+        if waiter.outcome.done():
+            self.end(waiter, refusals.GONE, None)  # its task was cancelled in this turn of the event loop, and has still to leave
+            return
         place = waiter.place
         turn = waiter.turn
         assert turn is not None

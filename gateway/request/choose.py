@@ -243,6 +243,8 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
         if routed_now.pool.has_roles or routed_now.pool.name in deps.sharing:
             routed_now = _split(ask, routed_now, story, deps)
         slots.lacking = routed_now.route.lacks_slot
+        if slots.lacking and _goes_elsewhere(story):
+            raise _no_backend(ask, routed_now, deps)
         if routed_now.route.ranked:
             return routed_now
         if routed_now.route.full or not routed_now.pool.up:
@@ -338,16 +340,21 @@ def _may_wait(placement: Placement, story: Story, deps: Deps) -> bool:
     pool, now = placement.pool, deps.clock()
     if not pool.up and deps.queues[pool.name].waking is not None:
         return _is_held(placement, story, deps)
-    out, chain = not pool.up or deps.live.contacts.none_left(pool.up_ids), story.asked.chain
+    out = not pool.up or deps.live.contacts.none_left(pool.up_ids)
     if not out:
-        # another model answers at once, where the policy says so
-        return placement.route.full and not (placement.route.lacks_slot and chain is not None and chain.has_for(Kind.NO_BACKEND))
-    if (chain is not None and chain.has_for(Kind.NO_BACKEND)) or may_wait_s(story) <= 0:
+        return placement.route.full and not (placement.route.lacks_slot and _goes_elsewhere(story))
+    if _goes_elsewhere(story) or may_wait_s(story) <= 0:
         return False
     if pool.up:
         return placement.route.full
     healths = [deps.live.health[backend.id] for backend in pool.backends if backend.id in deps.live.health]
     return any([health.lately_lost(now) for health in healths]) and not longest_context(placement)
+
+
+def _goes_elsewhere(story: Story) -> bool:
+    """Whether the request's policy names another model for when no engine can serve this one."""
+    chain = story.asked.chain
+    return chain is not None and chain.has_for(Kind.NO_BACKEND)
 
 
 def _is_held(placement: Placement, story: Story, deps: Deps) -> bool:
@@ -356,11 +363,11 @@ def _is_held(placement: Placement, story: Story, deps: Deps) -> bool:
     Raises:
         Fault: NO_BACKEND with the time after which an engine is expected, where it cannot be held.
     """
-    queue, chain = deps.queues[placement.pool.name], story.asked.chain
+    queue = deps.queues[placement.pool.name]
     waking = queue.waking
     assert waking is not None
     waking.asked()
-    if chain is not None and chain.has_for(Kind.NO_BACKEND):
+    if _goes_elsewhere(story):
         return False
     story.placed.held_s = waking.wait_s
     queue.refuse_asleep(_queue_entry(placement, story, deps), may_wait_s(story))

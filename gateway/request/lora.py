@@ -17,8 +17,9 @@ from gateway.http.edge.exchange import Listener
 from gateway.placement.place import Placement, lora_unavailable
 from gateway.request.attempt import Attempt
 
-FRESH_S: Final = 2.0
-"""Seconds for which an engine's report of its adapters in use is valid; it is read ten times a second."""
+FRESH_S: Final = 2.5
+"""Seconds for which an engine's report of its adapters in use is valid: it is read ten times a second, and at rest after two seconds at the
+latest."""
 
 
 def adapters_in_use(live: Live, clock: Clock, backend: str) -> AdaptersInUse:
@@ -62,6 +63,8 @@ class SlotWait:
         pool = deps.live.fleet.pools[self._placement.pool.name]
         if adapter is None:
             return True
+        # who waits is a request like those that are sent: the engines' reports have to stay new
+        self._placement.pool_state.rest.asked(now)
         moves = deps.loras.moves(pool.up_ids)
         if moves == self._moves and now < self._next_at:
             return False

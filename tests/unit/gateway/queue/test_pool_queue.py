@@ -14,7 +14,7 @@ from domain.usage import Usage
 from gateway.queue import refusals
 from gateway.queue.pool_queue import MakeRoom, PoolQueue, PoolQueues
 from gateway.queue.waiter import Waiter, WaitForecast
-from routing.fair_queue import QueueBounds
+from routing.fair_queue import QUANTUM, SHARE, QueueBounds
 from routing.fair_tier import QueuedRequest
 from routing.load import Charge, LoadTable
 from routing.room import has_no_room
@@ -635,3 +635,114 @@ async def test_of_a_slot_waiter_and_one_for_capacity_the_higher_class_goes_first
         for one in (*tasks, task):
             one.cancel()
         await asyncio.gather(*tasks, task, return_exceptions=True)
+
+
+async def test_a_request_that_one_walk_looks_at_twice_changes_its_line_once() -> None:
+    """One turn in 32 begins with the tenant's oldest request, which may be among the first in its order as well."""
+    world = World()
+    (charge,) = world.fill()
+    lacking = False
+
+    def again() -> None:
+        nonlocal lacking
+        lacking = True
+
+    oldest = world.waiter(again=again)
+    oldest.lacks_slot = lambda: lacking
+    oldest.place.order_s = 1000.0
+    tasks = [asyncio.create_task(world.queue.wait(oldest))]
+    await turns()
+    tasks += [(await world.come())[1] for _ in range(31)]
+    world.load_table.release(charge)
+    for _ in range(40):
+        await turns()
+        while world.charges:
+            world.load_table.release(world.charges.pop())
+    assert sum(task.done() for task in tasks) == 31
+    assert (world.queue.waiting, world.queue.in_line) == (1, 0)
+    _, newcomer = await world.come(tenant="other")
+    await turns()
+    assert newcomer.done()
+    await world.later(100.0)
+    with pytest.raises(Fault):
+        await tasks[0]
+    assert world.defects == []
+
+
+async def test_a_lower_class_that_waits_for_a_slot_has_its_share_of_what_the_others_are_served() -> None:
+    world = World()
+    (charge,) = world.fill()
+    low = world.waiter(tier=3)
+    to_a, low.again = low.again, lambda: None
+    low.lacks_slot = lambda: True
+    tasks = [asyncio.create_task(world.queue.wait(low))]
+    await turns()
+    low.again = to_a
+    served = 0
+    tasks.append((await world.come(tier=1, cost=2000))[1])
+    world.load_table.release(charge)
+    while not low.word and served < 200:
+        tasks.append((await world.come(tier=1, cost=2000))[1])
+        await turns()
+        for done in world.charges:
+            world.load_table.release(done)
+        served += len(world.charges)
+        world.charges.clear()
+        await turns()
+    assert low.word == refusals.SERVED
+    assert served == pytest.approx(QUANTUM / (SHARE * 2000), abs=3)
+    for one in tasks:
+        one.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_equal_classes_of_both_lines_take_turns() -> None:
+    world = World()
+    (charge,) = world.fill()
+    order: list[str] = []
+    tasks = []
+    for _ in range(4):
+        for_slot = world.waiter(tenant="slots")
+        to_a, for_slot.again = for_slot.again, lambda: None
+        for_slot.lacks_slot = lambda: True
+        tasks.append(asyncio.create_task(world.queue.wait(for_slot)))
+        await turns()
+        for_slot.again = to_a
+        tasks.append((await world.come(tenant="capacity"))[1])
+    for at in range(8):
+        world.load_table.release(charge if at == 0 else world.charges[-1])
+        await turns()
+        order = ["slots" if at % 2 == 0 else "capacity" for at, task in enumerate(tasks) if task.done()]
+        assert abs(order.count("slots") - order.count("capacity")) <= 1
+    assert len(order) == 8
+
+
+async def test_capacity_goes_in_the_same_look_to_those_behind_requests_that_change_their_line() -> None:
+    world = World()
+    (charge,) = world.fill()
+    tasks = []
+    for _ in range(4):
+        slotless = world.waiter(again=lambda: None)
+        slotless.lacks_slot = lambda: world.load_table.in_flight("a") == 0
+        tasks.append(asyncio.create_task(world.queue.wait(slotless)))
+        await turns()
+    behind = [(await world.come())[0] for _ in range(4)]
+    assert world.queue.in_line == 8
+    world.load_table.release(charge)
+    await turns()
+    assert [one.word for one in behind].count(refusals.SERVED) == 1
+    assert world.queue.in_line == 3
+    for one in tasks:
+        one.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_whoever_is_cancelled_in_the_turn_of_its_dispatch_is_not_sent() -> None:
+    world = World()
+    (charge,) = world.fill()
+    _, task = await world.come()
+    task.cancel()
+    world.load_table.release(charge)
+    world.queue.sweep(world.now)
+    await asyncio.gather(task, return_exceptions=True)
+    assert (world.queue.waiting, world.load_table.in_flight("a"), world.charges) == (0, 0, [])
