@@ -203,7 +203,7 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
                 deps.count_prefix(placement.pool.name, in_flight.backend, predicted, attempt.cached)
         if ask.sequences:
             template = prompt.template if prompt is not None else 0
-            per_sequence = -(-usage.completion_tokens // ask.sequences)
+            per_sequence = max(0, -(-usage.completion_tokens // ask.sequences))  # the picker hears what engines report unchecked
             deps.lengths.note(request.tenant, placement.answers_like, template, per_sequence, ask.max_output_tokens)
     if ask.stream and ask.endpoint.generates and placement.adapter is None and first is not None:
         # with an adapter, the time may include its load; of a recording the tokens are not known

@@ -424,6 +424,7 @@ class PoolStates(dict[str, PoolState]):
             source.useless = ""
             self.index.cleared(backend_id)
             self._size(backend_id, source)
+            self._believe(backend_id, source)
 
     def use_predictions(self, backend_id: str) -> None:
         """Predict the cache contents of this backend from the requests sent to it from now on: its events have ended."""

@@ -11,7 +11,7 @@ the sixteenth of it that was stored or refreshed longest ago.
 `RecentUse` is the approximate LRU contents of one backend's prefix cache, from the prompts that were sent there; for engines without KV
 events. Recency is kept in generations. Each generation is a slot of its own in `BlockHolders`: a touched prompt gets the youngest
 generation's bit on all its blocks, and forgetting the oldest generation means closing its slot. So recency costs no memory per block. Every
-generation holds whole beginnings of prompts, hence the longest run in one of them is the backend's match.
+generation holds whole beginnings of prompts, hence the longest run in one of them is the backend's match; one that took in a copy may lack some.
 """
 
 from collections import deque
@@ -97,8 +97,8 @@ class BlockHolders:
         until now, each with the number of blocks in a row that they held, the last blocks first.
 
         Args:
-            beginnings: whether the slot is only ever used for whole beginnings of prompts. As long as no block was dropped at the bound, it
-                holds all that comes before a block that it holds, so that the walk ends there and reports the rest as one run.
+            beginnings: whether the slot was only ever used for whole beginnings of prompts. As long as no block was dropped at the bound,
+                it holds all that comes before a block that it holds, so that the walk ends there and reports the rest as one run.
         """
         shards = self.shards
         mask = self.mask
@@ -212,7 +212,7 @@ MAX_GENERATIONS: Final = 3 * GENERATIONS
 
 
 class _Generation:
-    __slots__ = ("bit", "newest", "others", "slot")
+    __slots__ = ("bit", "newest", "others", "slot", "whole")
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
@@ -221,6 +221,8 @@ class _Generation:
         """Blocks that are in no younger generation, and those of other prompts that came while it was the youngest."""
         self.others = False
         """Whether blocks of other prompts are among them."""
+        self.whole = True
+        """Whether only whole beginnings of prompts were touched while it was the youngest."""
 
 
 class RecentUse:
@@ -244,8 +246,20 @@ class RecentUse:
         self.capacity = capacity
         self._shrink(close)
 
-    def touch(self, holders: BlockHolders, chain: Sequence[int], open_slot: Callable[[], int], close: Callable[[int], None]) -> None:
-        """Record that the prompt with this chain was sent to the backend just now."""
+    def touch(
+        self,
+        holders: BlockHolders,
+        chain: Sequence[int],
+        open_slot: Callable[[], int],
+        close: Callable[[int], None],
+        *,
+        whole: bool = True,
+    ) -> None:
+        """Record that the prompt with this chain was sent to the backend just now.
+
+        Args:
+            whole: whether `chain` is the beginning of one prompt; not so for the blocks of a copy, which are many prompts' in no order.
+        """
         chain = chain[: self.capacity]
         if not chain:
             return
@@ -257,7 +271,8 @@ class RecentUse:
                 return  # it would fill another generation with the same blocks
             generations.append(_Generation(open_slot()))
         youngest = generations[-1]
-        counts = self._by_generation(holders.use(youngest.bit, chain, beginnings=True))
+        youngest.whole = youngest.whole and whole
+        counts = self._by_generation(holders.use(youngest.bit, chain, beginnings=youngest.whole))
         if counts.get(youngest) == len(chain):
             return
         for generation, blocks in counts.items():

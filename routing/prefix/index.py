@@ -371,14 +371,18 @@ class PrefixIndex:
             backend.used.resize(0, self._close)
         backend.used.resize(blocks, self._close)
 
-    def touch(self, backend_id: str, chain: Sequence[int], now: float) -> None:
-        """Record that a backend without events used this prompt's blocks just now. Does nothing when it has no `size`."""
+    def touch(self, backend_id: str, chain: Sequence[int], now: float, *, whole: bool = True) -> None:
+        """Record that a backend without events used this prompt's blocks just now. Does nothing when it has no `size`.
+
+        Args:
+            whole: whether `chain` is the beginning of one prompt (`RecentUse.touch`).
+        """
         backend = self._backends.get(backend_id)
         if backend is not None and backend.used.capacity and not backend.exact:
-            self._touch(backend, backend_id, chain)
+            self._touch(backend, backend_id, chain, whole=whole)
 
-    def _touch(self, backend: _IndexedBackend, backend_id: str, chain: Sequence[int]) -> None:
-        backend.used.touch(self._holders, chain, lambda: self._slot(backend_id), self._close)
+    def _touch(self, backend: _IndexedBackend, backend_id: str, chain: Sequence[int], *, whole: bool = True) -> None:
+        backend.used.touch(self._holders, chain, lambda: self._slot(backend_id), self._close, whole=whole)
 
     def _backend(self, backend_id: str) -> _IndexedBackend:
         return self._backends.get(backend_id) or self._open(backend_id)

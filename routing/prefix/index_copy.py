@@ -86,7 +86,7 @@ def _youngest(index: PrefixIndex, max_blocks: int) -> dict[str, list[int]]:
 
 
 def take_over(index: PrefixIndex, backend: CopiedBackend, now: float) -> int:
-    """Assume of a backend what the copy says, as older than everything that is known of it by now.
+    """Assume of a backend what the copy says, as used just now, the oldest generation first.
 
     Returns:
         The blocks that were taken over.
@@ -98,6 +98,6 @@ def take_over(index: PrefixIndex, backend: CopiedBackend, now: float) -> int:
     for generation in backend.generations:
         chain = array("q")
         chain.frombytes(generation)
-        index.touch(backend.id, chain, now)
+        index.touch(backend.id, chain, now, whole=False)
         blocks += len(chain)
     return blocks

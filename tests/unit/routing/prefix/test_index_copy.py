@@ -56,6 +56,43 @@ def test_a_copy_matches_what_the_first_one_matches() -> None:
     assert sum(len(backend.generations) for backend in copied(index)) > 4
 
 
+@pytest.mark.parametrize("before", [0, 1, 3, 20])
+def test_nothing_of_a_copy_is_lost_to_prompts_that_came_before_it_was_taken(before: int) -> None:
+    """A new worker is told of its siblings' requests before it has the copy, and the prompts begin alike."""
+    index = PrefixIndex(100_000)
+    index.size("a", 100_000)
+    prompts = [[*chain(0, 8), *chain(number + 1, 12)] for number in range(200)]
+    for prompt in prompts:
+        index.touch("a", prompt, 0.0)
+    other = PrefixIndex(100_000)
+    other.size("a", 100_000)
+    for prompt in prompts[:before]:
+        other.touch("a", prompt, 0.0)
+    (backend,) = copied(index)
+    take_over(other, backend, 0.0)
+    assert [other.match(prompt, 0.0, "a").blocks for prompt in prompts] == [{"a": 20}] * 200
+
+
+def test_prompts_that_came_in_the_middle_of_a_copy_are_whole_once_they_come_again() -> None:
+    index = PrefixIndex(100_000)
+    index.size("a", 10_000)
+    for number in range(50):
+        index.touch("a", chain(number), 0.0)
+    late = [[*chain(number, 5), *chain(1000 + number, 40)] for number in range(50)]
+    copy = IndexCopy(index, 1 << 20)
+    for at, _ in enumerate(copy.parts()):
+        if at == len(index.shards) // 2:
+            for prompt in late:
+                index.touch("a", prompt, 0.0)
+    other = PrefixIndex(100_000)
+    for backend in copy.backends():
+        other.size(backend.id, backend.capacity)
+        take_over(other, backend, 0.0)
+    for prompt in late:
+        other.touch("a", prompt, 0.0)
+    assert [other.match(prompt, 0.0, "a").blocks for prompt in late] == [{"a": 45}] * 50
+
+
 def test_it_forgets_the_same_first() -> None:
     index = filled()
     other = taken(copied(index))
