@@ -11,7 +11,8 @@ the sixteenth of it that was stored or refreshed longest ago.
 `RecentUse` is the approximate LRU contents of one backend's prefix cache, from the prompts that were sent there; for engines without KV
 events. Recency is kept in generations. Each generation is a slot of its own in `BlockHolders`: a touched prompt gets the youngest
 generation's bit on all its blocks, and forgetting the oldest generation means closing its slot. So recency costs no memory per block. Every
-generation holds whole beginnings of prompts, hence the longest run in one of them is the backend's match; one that took in a copy may lack some.
+generation holds whole beginnings of prompts, hence the longest run in one of them is the backend's match; but for one that took in a copy,
+which may lack some.
 """
 
 from collections import deque
