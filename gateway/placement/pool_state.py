@@ -419,23 +419,19 @@ class PoolStates(dict[str, PoolState]):
         """Take the cache contents of this backend from its KV events from now on."""
         source = self._sources.get(backend_id)
         if source is not None:
-            source.check = EventCheck()
-            source.disconnected = False
-            source.useless = ""
-            self.index.cleared(backend_id)
-            self._size(backend_id, source)
-            self._believe(backend_id, source)
+            self._begin_anew(backend_id, source, EventCheck())
 
     def use_predictions(self, backend_id: str) -> None:
         """Predict the cache contents of this backend from the requests sent to it from now on: its events have ended."""
         source = self._sources.get(backend_id)
         if source is not None and source.check is not None:
-            source.check = None
-            source.disconnected = False
-            source.useless = ""
-            self.index.cleared(backend_id)
-            self._size(backend_id, source)
-            self._believe(backend_id, source)
+            self._begin_anew(backend_id, source, None)
+
+    def _begin_anew(self, backend_id: str, source: _Source, check: EventCheck | None) -> None:
+        source.check, source.disconnected, source.useless = check, False, ""
+        self.index.cleared(backend_id)
+        self._size(backend_id, source)
+        self._believe(backend_id, source)
 
     def events(self, backend_id: str, *, connected: bool, stored: int, now: float) -> None:
         """Take the state of a backend's event subscription: whether it is connected, and the number of blocks stored so far. Checks
