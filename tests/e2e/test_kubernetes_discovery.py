@@ -91,7 +91,7 @@ async def test_an_api_server_that_is_away_leaves_the_last_answer_in_force() -> N
 @pytest.mark.parametrize("crossing_s", [0.0, 0.5])
 async def test_requests_stay_in_the_gateways_zone_where_leaving_it_has_a_price(crossing_s: float) -> None:
     """The zones come from the slices; prompts have nothing in common."""
-    routing = {"policy": "predicted_latency", "crossing_s": crossing_s}
+    routing = {"policy": "predicted_latency", "crossing_s": crossing_s, "explore_share": 0.0}
     policies = ({"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "routing": routing},)
     async with SimEngine(SIM) as near, SimEngine(SIM) as far:
         pieces = [labelled(name, endpoint("127.0.0.1", zone=name), ports=ports(engine)) for name, engine in (("z1", near), ("z2", far))]
