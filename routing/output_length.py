@@ -139,7 +139,7 @@ class _Group:
         self._ended = bytearray()
         """Buckets of the answers since the quantiles were last due."""
         self._cut = bytearray()
-        """The same of those that their cap has cut off."""
+        """Buckets of the answers among them that their cap has cut off."""
         self._longest = self._longest_then = 0
         self._noted = 0
         self._due = MIN_ANSWERS

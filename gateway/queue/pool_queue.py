@@ -146,7 +146,7 @@ class PoolQueue:
         self.waiting = 0
         """Requests in the queue."""
         self.in_line = 0
-        """Those of them that wait for capacity: who comes now goes behind them. The others wait for an adapter slot."""
+        """Requests that wait for capacity: who comes now goes behind them. The rest of `waiting` waits for an adapter slot."""
 
     # --- joining ---------------------------------------------------------------------------------------------------
 
