@@ -137,9 +137,9 @@ class _Group:
         """The groups that are parts of this one, by what distinguishes them."""
         self._lengths = Lengths()
         self._ended = bytearray()
-        """Buckets of the answers since the quantiles were last due."""
+        """Buckets of the answers that ended by themselves since the quantiles were last due."""
         self._cut = bytearray()
-        """Buckets of the answers among them that their cap has cut off."""
+        """Buckets of the answers that their cap has cut off since then."""
         self._longest = self._longest_then = 0
         self._noted = 0
         self._due = MIN_ANSWERS
